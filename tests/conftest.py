@@ -47,6 +47,9 @@ def _seeded() -> Iterator[None]:
     yield
     assert torch.is_grad_enabled(), "a test left grad mode off"
     assert torch._C._get_mkldnn_enabled(), "a test left oneDNN off"
+    assert torch.backends.cudnn.allow_tf32, (
+        "a test left cuDNN's precisions changed"
+    )  # or raises: some together are an error
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

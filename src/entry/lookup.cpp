@@ -123,7 +123,7 @@ std::string advice_on_size(const Entry& e, PyObject* const* slots, const Setting
 
 std::string advice_on_size_guard(const guards::Failure& f) {
   if (!f.where.empty()) return "each answer there is a version of its own; ask what all calls answer alike";
-  return f.guard.starts_with("2 <= ") ? "sizes 0 and 1 have a version of their own" : "";
+  return f.guard.starts_with("2 <= ") ? "smaller sizes have a version of their own" : "";
 }
 
 // An option of torch's, once its module is in use; a new reference, or null. Reading it runs Python code, whose errors

@@ -33,9 +33,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Memory of that type with numbers of ordinary size in it; zeros for integers, which may be indices.
 at::Tensor made_up(const TensorType& t) {
-  std::vector<int64_t> numbers;
-  for (const Sizes& list : {t.sizes, t.strides})
-    for (sym::Expr e : list) numbers.push_back(e.value());
+  const std::vector<int64_t> numbers = run::shape_numbers(t, [](sym::Expr e) { return e.value(); });
   const run::Shape shape(t, numbers.data());
   const int64_t n = std::max<int64_t>(1, plan::span(t).value());
   const auto options = at::TensorOptions().device(shape.device);

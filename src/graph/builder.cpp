@@ -20,7 +20,7 @@ Arg int_list(const std::vector<int64_t>& list) { return Sizes(list.begin(), list
 
 ValueId Builder::emit(OpName op, std::vector<Arg> args) { return emit_all(op, std::move(args))[0]; }
 std::vector<ValueId> Builder::emit_all(OpName name, std::vector<Arg> args) {
-  const ops::Operator* const op = ops::find(name);
+  const ops::OpRow* const op = ops::find(name);
   std::vector<TensorType> types;
   FLASHOVER_CHECK(op->infer && ops::infer(op->infer, infer_context(graph_, args), types))
       << op->name << ": no type rule for this case; say the types";

@@ -124,7 +124,7 @@ Arg int_list(const std::vector<int64_t>& list);
 // dtype must already agree.
 using Decomposition = bool (*)(Builder& b, const Node& node, std::vector<ValueId>& outs);
 
-// The infer context over a graph's values, for calling ops::Operator::infer.
+// The infer context over a graph's values, for calling ops::OpRow::infer.
 ops::InferContext infer_context(const Graph& g, std::span<const Arg> args);
 
 }  // namespace flashover::graph

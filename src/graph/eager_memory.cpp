@@ -51,8 +51,8 @@ int64_t working_bytes(std::string_view op, const std::vector<Arg>& args, const T
 }
 
 EagerMemory eager_memory(const Graph& g) {
-  static const ops::Operator *const cast = ops::find(op::_to_copy), *const unsafe_view = ops::find(op::_unsafe_view),
-                                    *const convolution = ops::find(op::convolution);
+  static const ops::OpRow *const cast = ops::find(op::_to_copy), *const unsafe_view = ops::find(op::_unsafe_view),
+                                 *const convolution = ops::find(op::convolution);
   const auto steps = static_cast<int32_t>(g.nodes.size());
   std::unordered_map<int32_t, Memory> by_storage;
   std::vector<bool> given(g.values.size()), lasting(g.values.size());

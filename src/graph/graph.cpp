@@ -17,7 +17,7 @@ ValueId Graph::add_input(TensorType type, InputKind kind, std::string name, int3
   return v;
 }
 
-Node& Graph::add_node(const ops::Operator* op, std::vector<Arg> args, std::vector<TensorType> outs, int32_t location) {
+Node& Graph::add_node(const ops::OpRow* op, std::vector<Arg> args, std::vector<TensorType> outs, int32_t location) {
   Node node{.op = op, .args = std::move(args), .location = location};
   for (TensorType& t : outs) node.outs.push_back(add_value(std::move(t)));
   return nodes.emplace_back(std::move(node));

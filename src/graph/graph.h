@@ -50,7 +50,7 @@ struct Location {
 };
 
 struct Node {
-  const ops::Operator* op = nullptr;
+  const ops::OpRow* op = nullptr;
   std::vector<Arg> args;
   std::vector<ValueId> outs;
   int32_t location = -1;  // index into GraphFacts::locations
@@ -126,7 +126,7 @@ struct Graph {
   ValueId add_value(TensorType type, int32_t storage = -1);
   ValueId add_input(TensorType type, InputKind kind, std::string name, int32_t storage = -1);
   // Appends a node with one fresh value per out type.
-  Node& add_node(const ops::Operator* op, std::vector<Arg> args, std::vector<TensorType> outs, int32_t location = -1);
+  Node& add_node(const ops::OpRow* op, std::vector<Arg> args, std::vector<TensorType> outs, int32_t location = -1);
   const TensorType& type(ValueId v) const { return values[v].type; }
 };
 

@@ -15,7 +15,7 @@ namespace flashover::ops {
 inline std::string inferred(std::string_view call) {
   Cursor in(call);
   const std::string_view name = in.word();
-  const Operator* op = find_existing(name);
+  const OpRow* op = find_existing(name);
   if (!op || !op->infer) return "no rule";
   std::vector<TensorType> types;
   const auto tensor = [&] {

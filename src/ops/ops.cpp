@@ -54,7 +54,7 @@ class Table {
     register_prims(rows);
     register_aten(rows);
     for (const Row& row : rows) {
-      Operator& op = create(row.name);
+      OpRow& op = create(row.name);
       FLASHOVER_CHECK(!op.declared) << "two table rows for " << row.name;
       op.kind = row.kind;
       op.infer = row.infer;
@@ -73,27 +73,27 @@ class Table {
       if (row.functional) create(row.name).functional = &create(row.functional);
   }
 
-  const Operator* existing(std::string_view name) {
+  const OpRow* existing(std::string_view name) {
     std::shared_lock lock(mutex_);
     auto it = by_name_.find(name);
     return it == by_name_.end() ? nullptr : it->second.get();
   }
 
-  const Operator* find(OpName name) {
+  const OpRow* find(OpName name) {
     if (name.prim() != Prim::none) return prims_[static_cast<size_t>(name.prim())];
-    if (const Operator* op = existing(name.text())) return op;
+    if (const OpRow* op = existing(name.text())) return op;
     std::unique_lock lock(mutex_);
     return &create(name.text());
   }
 
-  const Operator* find(std::string_view name, const SchemaFacts& facts) {
+  const OpRow* find(std::string_view name, const SchemaFacts& facts) {
     {
       std::shared_lock lock(mutex_);
       auto it = by_name_.find(name);
       if (it != by_name_.end() && it->second->declared) return it->second.get();
     }
     std::unique_lock lock(mutex_);
-    Operator& op = create(name);
+    OpRow& op = create(name);
     if (op.declared) return &op;
     op.mutates = facts.mutates;
     op.drops_mutated = facts.drops_mutated;
@@ -105,25 +105,25 @@ class Table {
     return &op;
   }
 
-  std::vector<const Operator*> all() {
+  std::vector<const OpRow*> all() {
     std::shared_lock lock(mutex_);
-    std::vector<const Operator*> out;
+    std::vector<const OpRow*> out;
     for (const auto& [name, op] : by_name_) out.push_back(op.get());
-    std::sort(out.begin(), out.end(), [](const Operator* a, const Operator* b) { return a->name < b->name; });
+    std::sort(out.begin(), out.end(), [](const OpRow* a, const OpRow* b) { return a->name < b->name; });
     return out;
   }
 
  private:
-  Operator& create(std::string_view name) {
+  OpRow& create(std::string_view name) {
     auto it = by_name_.find(name);
     if (it == by_name_.end()) {
-      auto op = std::make_unique<Operator>();
+      auto op = std::make_unique<OpRow>();
       op->name = std::string(name);
       op->effectful = may_act(name);
       op->check = contains(kChecks, name);
       op->data_sized = contains(kDataSized, name);
       if (constexpr std::string_view kPrefix = "functional."; name.starts_with(kPrefix)) {
-        const Operator& original = create(name.substr(kPrefix.size()));
+        const OpRow& original = create(name.substr(kPrefix.size()));
         op->on_clones = &original;
         op->effectful = original.effectful;
         op->nondeterministic = original.nondeterministic;
@@ -134,8 +134,8 @@ class Table {
   }
 
   std::shared_mutex mutex_;
-  std::array<const Operator*, kPrims> prims_{};  // filled once, by the constructor
-  std::unordered_map<std::string, std::unique_ptr<Operator>, NameHash, std::equal_to<>> by_name_;
+  std::array<const OpRow*, kPrims> prims_{};  // filled once, by the constructor
+  std::unordered_map<std::string, std::unique_ptr<OpRow>, NameHash, std::equal_to<>> by_name_;
 };
 
 // Never destroyed: operators live as long as the process.
@@ -146,10 +146,10 @@ Table& table() {
 
 }  // namespace
 
-const Operator* find(OpName name) { return table().find(name); }
-const Operator* find(std::string_view name, const SchemaFacts& facts) { return table().find(name, facts); }
-const Operator* find_existing(std::string_view name) { return table().existing(name); }
-std::vector<const Operator*> all() { return table().all(); }
+const OpRow* find(OpName name) { return table().find(name); }
+const OpRow* find(std::string_view name, const SchemaFacts& facts) { return table().find(name, facts); }
+const OpRow* find_existing(std::string_view name) { return table().existing(name); }
+std::vector<const OpRow*> all() { return table().all(); }
 
 bool infer(InferRule rule, const InferContext& in, std::vector<TensorType>& outs) {
   const sym::PresumeScope presume;

@@ -52,14 +52,14 @@ using InferRule = bool (*)(const InferContext& in, std::vector<TensorType>& outs
 // Asks a rule; sizes that are symbols are taken for 2 or more (sym::PresumeScope).
 bool infer(InferRule rule, const InferContext& in, std::vector<TensorType>& outs);
 
-struct Operator {
+struct OpRow {
   std::string name;  // interned: compare pointers
   OpKind kind = OpKind::kExtern;
   InferRule infer = nullptr;  // null: unknown
   // The operator that returns what this one writes (aten.add_.Tensor -> aten.add.Tensor). Arguments: the same, without
   // the written ones if drops_mutated (out= overloads). Results: this one's results that are not written arguments,
   // then the new contents of the written arguments in order. Null: nobody knows one.
-  const Operator* functional = nullptr;
+  const OpRow* functional = nullptr;
   bool drops_mutated = false;
   uint32_t mutates = 0;           // bit i: argument i is written (from the schema; in-place, out= and copy_)
   bool effectful = false;         // does, or may do, something that neither its schema nor its tags tell (ops.cpp)
@@ -74,16 +74,16 @@ struct Operator {
   // "functional.<name>": runs <name>, which writes arguments and has no known twin, on clones (strides kept) of the
   // tensors it writes. Results: <name>'s own results (kNoValue for those that are written arguments), then the clones,
   // in argument order.
-  const Operator* on_clones = nullptr;
+  const OpRow* on_clones = nullptr;
   bool is_aten_view = false;  // outputs alias argument 0
   bool declared = false;      // a table row or schema facts stand behind this; false: nothing but the name
   // Runs exactly once a call, in the program's order: not removed, merged, computed again or ahead of time.
   bool once() const { return effectful || nondeterministic || data_sized || mutates != 0; }
 };
 
-const Operator* find(OpName name);                     // creates the extern row if new; thread safe; never null
-const Operator* find_existing(std::string_view name);  // null if there is no row
-std::vector<const Operator*> all();                    // sorted by name; for tests and docs
+const OpRow* find(OpName name);                     // creates the extern row if new; thread safe; never null
+const OpRow* find_existing(std::string_view name);  // null if there is no row
+std::vector<const OpRow*> all();                    // sorted by name; for tests and docs
 
 // What an operator's schema says. The trace passes this with the first use of an operator without a table row.
 struct SchemaFacts {
@@ -93,8 +93,8 @@ struct SchemaFacts {
   std::string functional;  // name of the functional twin, "" if none
   bool drops_mutated = false;
 };
-const Operator* find(std::string_view name,
-                     const SchemaFacts& facts);  // facts are used unless the row is declared already
+const OpRow* find(std::string_view name,
+                  const SchemaFacts& facts);  // facts are used unless the row is declared already
 
 // ---- the static table. One row per operator, in the file of its family (src/ops/aten/*.cpp, src/ops/prims.cpp).
 struct Row {

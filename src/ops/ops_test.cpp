@@ -9,19 +9,18 @@ namespace flashover::ops {
 namespace {
 
 TEST(Ops, ANameIsOneRowForGood) {
-  const Operator* op = find("aten.add.Tensor");
+  const OpRow* op = find("aten.add.Tensor");
   EXPECT_EQ(op, find("aten.add.Tensor"));
   EXPECT_EQ(find_existing("ops_test.never_met.default"), nullptr);
-  const Operator* met = find("ops_test.met.default");
+  const OpRow* met = find("ops_test.met.default");
   EXPECT_EQ(met, find_existing("ops_test.met.default"));
   EXPECT_TRUE(met->kind == OpKind::kExtern && !met->declared && !met->infer);
 }
 
 TEST(Ops, RowsAreSortedByName) {
-  const std::vector<const Operator*> ops = all();
+  const std::vector<const OpRow*> ops = all();
   EXPECT_GT(ops.size(), 500u);
-  EXPECT_TRUE(
-      std::is_sorted(ops.begin(), ops.end(), [](const Operator* a, const Operator* b) { return a->name < b->name; }));
+  EXPECT_TRUE(std::is_sorted(ops.begin(), ops.end(), [](const OpRow* a, const OpRow* b) { return a->name < b->name; }));
 }
 
 // An operator of a namespace that nobody knows may do anything: it runs once a call, unless its schema says more.
@@ -35,7 +34,7 @@ TEST(Ops, UnknownOperatorsMayAct) {
 }
 
 TEST(Ops, SchemaFactsAreTakenOnce) {
-  const Operator* op =
+  const OpRow* op =
       find("ops_test.scale_.default", {.mutates = 1, .pure = true, .functional = "ops_test.scale.default"});
   EXPECT_EQ(op->mutates, 1u);
   EXPECT_EQ(op->functional, find("ops_test.scale.default"));
@@ -46,7 +45,7 @@ TEST(Ops, SchemaFactsAreTakenOnce) {
 }
 
 TEST(Ops, TwinsOnClones) {
-  const Operator* op = find("functional.ops_test.writes.default");
+  const OpRow* op = find("functional.ops_test.writes.default");
   EXPECT_EQ(op->on_clones, find("ops_test.writes.default"));
   EXPECT_TRUE(op->effectful) << "as the operator itself";
   EXPECT_FALSE(find("functional.aten.resize_.default")->effectful);
@@ -55,7 +54,7 @@ TEST(Ops, TwinsOnClones) {
 // Every row that has a twin writes, and its twin does not; where the twin has a row of its own, of the same kind.
 TEST(Ops, TwinsDoNotWrite) {
   size_t twins = 0;
-  for (const Operator* op : all()) {
+  for (const OpRow* op : all()) {
     if (!op->declared || !op->functional || !op->name.starts_with("aten.")) continue;
     ++twins;
     EXPECT_NE(op->mutates, 0u) << op->name;

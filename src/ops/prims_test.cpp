@@ -26,7 +26,7 @@ TEST(Prims, EveryRowIsInTheTableWithARule) {
   std::set<std::string> names;
 #define PRIM(name, kind_, cost_, traits, meaning)                                                       \
   {                                                                                                     \
-    const Operator* op = find_existing("prim." #name);                                                  \
+    const OpRow* op = find_existing("prim." #name);                                                     \
     ASSERT_TRUE(op) << #name;                                                                           \
     EXPECT_TRUE(op->prim == Prim::name && find(Prim::name) == op) << #name;                             \
     EXPECT_TRUE(op->infer && op->is_prim() && op->declared && !op->effectful && !op->mutates) << #name; \
@@ -37,7 +37,7 @@ TEST(Prims, EveryRowIsInTheTableWithARule) {
   }
 #define POINTWISE(name, arity, types, cost, traits, meaning) PRIM(name, kPointwise, cost, traits, meaning)
 #include "ops/prims.def"
-  for (const Operator* op : all())
+  for (const OpRow* op : all())
     if (op->is_prim()) {
       EXPECT_TRUE(names.count(op->name.substr(5))) << op->name << " has no row";
     }

@@ -41,7 +41,8 @@ void each_expression(AnyPlan& p, const F& f) {
 template <typename F>
 void each_met_by_step(const Plan& p, const Step& s, const F& f) {
   const auto of_tensor = [&](TensorId t) {
-    if (t >= 0 && static_cast<size_t>(t) < p.tensors.size()) each_in_type(p.tensors[t].type, f);  // else verify() says so
+    if (t >= 0 && static_cast<size_t>(t) < p.tensors.size())
+      each_in_type(p.tensors[t].type, f);  // else verify() says so
   };
   for_each_read(s, of_tensor);
   for_each_write(s, of_tensor);
@@ -131,8 +132,12 @@ void check_size_points(const Plan& p) {
 }
 
 std::vector<SizeSource> size_sources(const Plan& p) {
+  std::set<int> found;
+  for (const SizePoint& point : size_points(p))
+    for (const SizePoint::Size& s : point.sizes) found.insert(s.symbol);
   std::vector<SizeSource> out;
   for (int symbol : size_symbols(p)) {
+    if (found.contains(symbol)) continue;
     const sym::Expr s = sym::size_symbol(symbol);
     const size_t before = out.size();
     for (size_t i = 0; i < p.inputs.size() && out.size() == before; ++i) {

@@ -22,7 +22,7 @@ namespace flashover::plan {
 struct SizeSource {
   int32_t symbol = 0, input = 0, dim = 0;
 };
-// Of all symbols that occur, by symbol; empty: the plan's sizes are constant.
+// Of all symbols that occur but those that size points find, by symbol.
 std::vector<SizeSource> size_sources(const Plan& p);
 
 // A step that calls an operator whose result number `result` has the symbol as its size `dim`: what follows is run when

@@ -66,7 +66,7 @@ void for_each_tensor(Arg& a, F&& f) {
 
 // The operator writes copies of its arguments.
 void add_call_on_clones(Building& b, const graph::Node& node) {
-  const ops::Operator& op = *node.op->on_clones;
+  const ops::OpRow& op = *node.op->on_clones;
   Step s;
   s.kind = StepKind::kCall;
   s.op = op.name;

@@ -46,7 +46,7 @@ std::vector<std::vector<int32_t>> dependencies(const plan::Plan& p) {
       for (int32_t r : a.read) need(r);
       a = {static_cast<int32_t>(i), {}};
     };
-    const ops::Operator* op = s.kind == StepKind::kCall ? ops::find(s.op) : nullptr;
+    const ops::OpRow* op = s.kind == StepKind::kCall ? ops::find(s.op) : nullptr;
     plan::for_each_read(s, reads);
     for (size_t k = 0; op && k < s.args.size() && k < 32; ++k)
       if (op->mutates >> k & 1) graph::for_each_ref(s.args[k], writes);

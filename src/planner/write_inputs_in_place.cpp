@@ -53,7 +53,7 @@ std::optional<Uses> uses(const Plan& p, size_t write_back, TensorId from, Tensor
 
 // The operator on the CPU that changes its operand `to` where this one returns a changed copy of it (rows put into a
 // large cache), or null.
-const ops::Operator* in_place_twin(const Plan& p, const Step& call, TensorId to) {
+const ops::OpRow* in_place_twin(const Plan& p, const Step& call, TensorId to) {
   constexpr int64_t kLarge = int64_t{1} << 20;
   if (call.kind != StepKind::kCall || call.out_variant || call.writes.size() != 1 || call.args.empty() ||
       p.device.type != DeviceType::kCPU)
@@ -63,7 +63,7 @@ const ops::Operator* in_place_twin(const Plan& p, const Step& call, TensorId to)
   plan::for_each_read(call, [&](TensorId t) { seen += plan::root(p, t) == to; });
   if (!self || self->id != to || seen != 1) return nullptr;
   const size_t dot = call.op.rfind('.');
-  const ops::Operator* twin = ops::find_existing(call.op.substr(0, dot) + "_" + call.op.substr(dot));
+  const ops::OpRow* twin = ops::find_existing(call.op.substr(0, dot) + "_" + call.op.substr(dot));
   if (!twin || !twin->functional || twin->functional->name != call.op || twin->mutates != 1 || twin->drops_mutated ||
       twin->nondeterministic)
     return nullptr;
@@ -98,7 +98,7 @@ void rewrite(Schedule& s, size_t write_back) {
   Step& producer = p.steps[u->first_write];
   bool needless = false;  // it would copy the input onto itself
   if (made.storage == StorageKind::kExtern) {
-    const ops::Operator* twin = in_place_twin(p, producer, to);
+    const ops::OpRow* twin = in_place_twin(p, producer, to);
     if (!twin) return;
     producer.op = twin->name;
     producer.writes = {to};

@@ -110,7 +110,7 @@ py::tuple write_type(const TensorType& t) {
 }
 // [(dtype, sizes, strides, offset)] or None when there is no rule or the rule does not know the case.
 py::object infer(const std::string& name, const py::list& args, int default_dtype) {
-  const ops::Operator* op = ops::find_existing(name);
+  const ops::OpRow* op = ops::find_existing(name);
   if (!op || !op->infer) return py::none();
   Reader reader;
   std::vector<Arg> read;
@@ -144,7 +144,7 @@ std::vector<TensorType> types_of(const py::list& outs) {
 // Decomposes one call. outs: [(dtype, sizes, strides)] of the call. None when the operator stays extern, else
 // {"inputs": n, "nodes": [(op, args, out ids, out types)], "outs": [value id or -1], "text": the graph}.
 py::object decompose(const std::string& name, const py::list& args, const py::list& outs) {
-  const ops::Operator* op = ops::find(name);
+  const ops::OpRow* op = ops::find(name);
   graph::Decomposition build = graph::find_decomposition(op);
   if (!build) return py::none();
   Reader reader;
@@ -195,7 +195,7 @@ std::string call_graph(const std::string& name, const py::list& args, const py::
 
 py::list op_names() {
   py::list out;
-  for (const ops::Operator* op : ops::all())
+  for (const ops::OpRow* op : ops::all())
     out.append(py::make_tuple(op->name, op->infer != nullptr, graph::find_decomposition(op) != nullptr,
                               op->kind == ops::OpKind::kPointwise));
   return out;
@@ -205,7 +205,7 @@ py::list op_names() {
 // written, whether results are views.
 py::dict op_effects() {
   py::dict out;
-  for (const ops::Operator* op : ops::all())
+  for (const ops::OpRow* op : ops::all())
     if (op->declared && !op->is_prim())
       out[py::str(op->name)] =
           py::make_tuple(op->mutates, op->functional ? op->functional->name : "", op->drops_mutated, op->is_aten_view);

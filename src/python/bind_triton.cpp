@@ -48,7 +48,7 @@ py::dict describe(const plan::Step& s) {
   d["args"] = args;
   return d;
 }
-py::dict describe(const Source& s) {
+py::dict describe(const TritonSource& s) {
   py::dict d;
   d["name"] = s.name;
   d["text"] = s.text;
@@ -84,8 +84,8 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
           for (plan::Step& step : steps) {
             if (step.kind != plan::StepKind::kLaunch) continue;
             const size_t number = static_cast<size_t>(step.kernel);
-            const Source source = number < kernels.size() ? kernel::triton::emit(kernels[number], *env.gpu)
-                                                          : kernel::triton::emit(c.product, *env.gpu);
+            const TritonSource source = number < kernels.size() ? kernel::triton::emit(kernels[number], *env.gpu)
+                                                                : kernel::triton::emit(c.product, *env.gpu);
             step.kernel = static_cast<int32_t>(made.size());
             made.push_back({.symbol = source.name, .binary = 0, .cuda = source.launch});
           }
@@ -137,9 +137,9 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
 }
 
 py::list build_cubins(const std::vector<py::dict>& given) {
-  std::vector<Source> sources;
+  std::vector<TritonSource> sources;
   for (const py::dict& d : given) {
-    Source s;
+    TritonSource s;
     s.name = d["name"].cast<std::string>();
     s.text = d["text"].cast<std::string>();
     s.signature = d["signature"].cast<std::vector<std::string>>();

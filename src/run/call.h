@@ -26,6 +26,15 @@ struct Shape {
   at::Tensor empty() const;                      // CUDA: on the current stream; its device must be the current one
 };
 
+// A Shape's numbers, with a value for each expression of the type.
+template <typename ValueOf>
+std::vector<int64_t> shape_numbers(const TensorType& t, const ValueOf& value_of) {
+  std::vector<int64_t> out;
+  for (const Sizes* list : {&t.sizes, &t.strides})
+    for (sym::Expr e : *list) out.push_back(value_of(e));
+  return out;
+}
+
 struct ExternCall {
   struct Argument {
     enum class Kind : uint8_t { kConstant, kTensor, kScalar, kList, kOptionalList } kind = Kind::kConstant;

@@ -214,7 +214,7 @@ void find_mutations(CommonProgram& p, const LoadOptions& options) {
   for (const auto& c : p.calls) p.random |= c && c->op->handle.hasTag(at::Tag::nondeterministic_seeded);
   for (size_t i = p.plan.steps.size(); i-- > 0;)
     if (p.plan.steps[i].kind == StepKind::kCall)
-      if (const ops::Operator* op = ops::find(p.plan.steps[i].op); op->effectful && !op->check) p.first_effect = i;
+      if (const ops::OpRow* op = ops::find(p.plan.steps[i].op); op->effectful && !op->check) p.first_effect = i;
 }
 
 void plan_outputs(CommonProgram& p) {

@@ -125,8 +125,7 @@ class PointCall {
   // In memory of its own, as the kernels that follow count on. Sizes that the trace took for other sizes may differ: an
   // error of this call, not of the operator.
   at::Tensor as_planned(const at::Tensor& t, const TensorType& type, const SizeValues& values) const {
-    std::vector<int64_t> numbers = values.of(type.sizes);
-    for (sym::Expr e : type.strides) numbers.push_back(values.of(e));
+    const std::vector<int64_t> numbers = shape_numbers(type, [&](sym::Expr e) { return values.of(e); });
     const Shape shape(type, numbers.data());
     if (!t.defined() || t.scalar_type() != shape.dtype || t.device() != shape.device)
       throw Mismatch(call_.op->name + " returned a tensor of another kind");
@@ -148,10 +147,9 @@ class PointCall {
 class ExecutableInParts final : public Executable {
  public:
   ExecutableInParts(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code, MakePrograms make)
-      : plan_(std::move(plan)), symbols_(plan::size_symbols(plan_)) {
+      : plan_(std::move(plan)), symbols_(plan::size_symbols(plan_)), sources_(plan::size_sources(plan_)) {
     std::vector<plan::SizePoint> points = plan::size_points(plan_);
     plan::check_frozen_part(plan_);
-    find_sources(points);
     std::vector<size_t> ends;
     for (const plan::SizePoint& p : points) {
       if (p.step > (ends.empty() ? 0 : ends.back())) ends.push_back(p.step);
@@ -243,25 +241,6 @@ class ExecutableInParts final : public Executable {
     at::Tensor generator;
   };
 
-  // Where the symbols' values are read: from inputs, but those that the points find.
-  void find_sources(const std::vector<plan::SizePoint>& points) {
-    std::vector<int> found;
-    for (const plan::SizePoint& p : points)
-      for (const plan::SizePoint::Size& s : p.sizes) found.push_back(s.symbol);
-    for (int symbol : symbols_) {
-      if (std::ranges::find(found, symbol) != found.end()) continue;
-      const sym::Expr s = sym::size_symbol(symbol);
-      const size_t before = sources_.size();
-      for (size_t i = 0; i < plan_.inputs.size() && sources_.size() == before; ++i) {
-        const Sizes& sizes = plan_.inputs[i].type.sizes;
-        const auto dim = std::ranges::find(sizes, s);
-        if (dim != sizes.end())
-          sources_.push_back({symbol, static_cast<int32_t>(i), static_cast<int32_t>(dim - sizes.begin())});
-      }
-      if (sources_.size() == before) throw Declined("symbolic size: " + s.str() + " is no size of an input");
-    }
-  }
-
   void find_last_readers() {
     std::vector<bool> needed(passed_);
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part)
@@ -280,7 +259,7 @@ class ExecutableInParts final : public Executable {
       const plan::Plan& plan = part.programs->plan();
       for (const plan::Step& s : plan.steps) {
         if (s.kind == plan::StepKind::kCall) {
-          const ops::Operator* op = ops::find(s.op);
+          const ops::OpRow* op = ops::find(s.op);
           part.acts |= op->effectful && !op->check;
           random_ |= op->nondeterministic;
           part.leaves_a_trace |= part.acts || op->nondeterministic;
@@ -394,7 +373,7 @@ class ExecutableInParts final : public Executable {
 
   plan::Plan plan_;
   const std::vector<int> symbols_;
-  std::vector<plan::SizeSource> sources_;
+  const std::vector<plan::SizeSource> sources_;  // but of those that points find
   std::vector<Part> parts_;
   size_t passed_ = 0;
   std::vector<int32_t> kept_;  // inputs that a part writes before the last one

@@ -558,7 +558,7 @@ void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
 }
 
 void Recorder::add_extra_outputs() {
-  static const ops::Operator* clone = ops::find(op::clone);
+  static const ops::OpRow* clone = ops::find(op::clone);
   for (const at::Tensor& t : extra_) {
     const TraceImpl* impl = trace_impl(t);
     TensorType type = aten::type_of(t);
@@ -575,7 +575,7 @@ void Recorder::add_extra_outputs() {
 
 // Each gradient is a tensor of its own, whatever it shares memory with in the trace.
 void Recorder::add_gradient_outputs() {
-  static const ops::Operator* clone = ops::find(op::clone);
+  static const ops::OpRow* clone = ops::find(op::clone);
   for (const at::Tensor& g : gradients_) {
     TensorType type = type_of(g);
     type.offset = 0;

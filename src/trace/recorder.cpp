@@ -223,7 +223,7 @@ bool Recorder::specialize_operands(const OpFacts& facts, Stack& stack, size_t ba
 }
 
 // Results that ATen leaves undefined (gradients nobody asked for) have no value.
-graph::Node& Recorder::add_node(const ops::Operator* op, std::vector<Arg> args, std::vector<TensorType> outs) {
+graph::Node& Recorder::add_node(const ops::OpRow* op, std::vector<Arg> args, std::vector<TensorType> outs) {
   graph::Node node{.op = op, .args = std::move(args), .location = location_id()};
   if (!sizes_->empty())
     for (TensorType& t : outs) settle(t);
@@ -619,7 +619,7 @@ bool is_dense(const c10::TensorImpl& t) { return t.is_non_overlapping_and_dense(
 
 // Element i of what is written comes from elements i of what is read, or from no element at all.
 bool is_by_element(const OpFacts& facts) {
-  const ops::Operator* row = facts.op->functional ? facts.op->functional : facts.op;
+  const ops::OpRow* row = facts.op->functional ? facts.op->functional : facts.op;
   return facts.schema.name == op::copy_ || row->kind == ops::OpKind::kPointwise;
 }
 

@@ -26,7 +26,7 @@ using Special = bool (*)(Recorder&, OpFacts&, Stack& stack, size_t base);
 struct OpFacts {
   c10::OperatorName qualified{"", ""};  // handles are reused when a library is unloaded: compared at each look-up
   aten::Operator schema;
-  const ops::Operator* op = nullptr;
+  const ops::OpRow* op = nullptr;
   Special special = nullptr;
   ops::InferRule in_place_rule = nullptr;  // the functional twin's
   int written_arg = -1;                    // of an in-place operator
@@ -103,7 +103,7 @@ class Recorder final : public Session {
   at::Tensor fresh(ValueId value);  // its own memory
   at::Tensor view_of(const TraceImpl& base, ValueId value);
   at::Tensor rebind(const Operand& source, ValueId value);
-  graph::Node& add_node(const ops::Operator* op, std::vector<Arg> args, std::vector<TensorType> outs);
+  graph::Node& add_node(const ops::OpRow* op, std::vector<Arg> args, std::vector<TensorType> outs);
   ValueId add_number(const at::Tensor& t);  // prim.full of a 0-d tensor of known value
   ValueId add_number(TensorType type, Arg number);
   at::Tensor add_constant(const at::Tensor& real);

@@ -383,7 +383,7 @@ PyObject* Recorder::add_narrowed_input(PyObject* tensor, const std::vector<Narro
 
 // The program may write a tensor that it made of Python data: each call gets its own copy then.
 void Recorder::keep_constants_constant() {
-  static const ops::Operator* clone = ops::find(op::clone);
+  static const ops::OpRow* clone = ops::find(op::clone);
   std::vector<bool> written(storages_.size(), false);
   for (const graph::Node& n : graph_.nodes)
     for (size_t i = 0; i < n.args.size() && i < 32; ++i)

@@ -52,7 +52,7 @@ TensorType with_ones(TensorType t, const Ones& ones) {
 }
 
 bool viewed(const TensorType& t, const Sizes& sizes) {
-  static const ops::Operator* const view = ops::find(op::view);
+  static const ops::OpRow* const view = ops::find(op::view);
   const auto type_of = [](const void* type, ValueId) -> const TensorType& {
     return *static_cast<const TensorType*>(type);
   };

@@ -62,7 +62,7 @@ bool detach_in_place(Recorder&, OpFacts&, Stack&, size_t) { return true; }  // a
 // ------------------------------------------------------------------------------- in-place changes of metadata
 
 // Records `view_op` and gives its result's geometry to self.
-void become_view(Recorder& recorder, TraceImpl& self, const ops::Operator* view_op, std::vector<Arg> args,
+void become_view(Recorder& recorder, TraceImpl& self, const ops::OpRow* view_op, std::vector<Arg> args,
                  TensorType type) {
   if (self.input >= 0) throw Declined("metadata of a tensor that outlives the call changed in place: " + view_op->name);
   type.wrapped_number = false;
@@ -106,8 +106,8 @@ bool metadata_in_place(Recorder& recorder, OpFacts& facts, Stack& stack, size_t 
   return true;
 }
 
-const ops::Operator* as_strided_op() {
-  static const ops::Operator* op = [] {
+const ops::OpRow* as_strided_op() {
+  static const ops::OpRow* op = [] {
     ops::SchemaFacts facts;
     facts.is_aten_view = true;
     return ops::find(op::as_strided, facts);
@@ -146,7 +146,7 @@ bool resize(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
     if (needed > self->storage().nbytes()) {
       if (self->storage().nbytes() != 0 || self->input >= 0) throw Declined("resize_ grows a tensor that has elements");
       // Nothing was there: new memory.
-      static const ops::Operator* empty = ops::find(op::empty_memory_format);
+      static const ops::OpRow* empty = ops::find(op::empty_memory_format);
       TensorType type = recorder.graph().type(self->value);
       type.sizes = sizes;
       type.strides = strides;

@@ -12,7 +12,7 @@
 //   Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors, subclasses
 //             with __torch_dispatch__: a Python exception derived from BaseException (flashover._C.Decline) is thrown
 //             as python_error and `declined()` stays set (sticky), since user code may swallow exceptions
-// Rules for shapes come from ops::Operator::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in
+// Rules for shapes come from ops::OpRow::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in
 // stats()).
 //
 // What a kTraced graph looks like, beyond graph.h:

@@ -251,6 +251,7 @@ def run_sequence(
     if few and changes:
         changes, steps = rng.choices(changes, k=2), 2 * steps
     undo: list[str] = []
+    precisions = fp32_precisions()
     process_space: dict[str, Any] = {}
     exec(HEADER, process_space)
     done: list[str] = []
@@ -348,14 +349,26 @@ def run_sequence(
         finally:
             for code in reversed(undo):
                 exec(code, process_space)
-            torch.backends.cuda.matmul.fp32_precision = "none"
-            torch.backends.cudnn.conv.fp32_precision = "none"
+            set_precisions(precisions)
             inner = compiled if as_function else compiled._flashover_callable
             for e in inner.entries():
                 if not e["compiled"]:
                     report.eager[e["reason"]] += 1
             for mark in ("eager", "fast"):
                 linecache.cache.pop(f"<guards {seed} {mark}>", None)
+
+
+# Some together are an error to torch, which then raises where they are asked for or set.
+PRECISIONS = [("generic", "all"), *((b, o) for b in ("cuda", "mkldnn") for o in ("all", "conv", "rnn", "matmul"))]
+
+
+def fp32_precisions() -> list[str]:
+    return [torch._C._get_fp32_precision_getter(*of) for of in PRECISIONS]
+
+
+def set_precisions(values: list[str]) -> None:
+    for of, value in zip(PRECISIONS, values, strict=True):
+        torch._C._set_fp32_precision_setter(*of, value)
 
 
 def kinds() -> set[str]:

@@ -9,8 +9,9 @@ PyObject* decline_exception();  // BaseException subclass used when no trace ses
 PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 // Library code that CPython runs by itself: it keeps process-wide caches or talks to the outside (once). Its effects
 // stay, and what it answers depends on nothing that user code changes between calls but its arguments (kGuarded), or is
-// nobody's business (kUntracked).
-enum class LibraryCode : uint8_t { kNo, kGuarded, kUntracked };
+// nobody's business (kUntracked). kOperator: the Python of a registered operator, which hands what it is given to code
+// that is not looked at.
+enum class LibraryCode : uint8_t { kNo, kGuarded, kOperator, kUntracked };
 LibraryCode library_code(PyCodeObject* code);
 bool talks_to_the_outside(PyCodeObject* code);  // library code that prints, or looks at the frames of those who called
 

@@ -66,11 +66,18 @@ bool is_library_code(PyCodeObject* code) {
   return found;
 }
 
+// torch.library.custom_op's objects are called.
+bool is_operators_call(PyCodeObject* code) {
+  static PyObject* name = PyUnicode_InternFromString("CustomOpDef.__call__");
+  return code->co_qualname == name || PyUnicode_Compare(code->co_qualname, name) == 0;
+}
+
 }  // namespace
 
 LibraryCode library_code(PyCodeObject* code) {
   if (is_torch_compiles_tag(code)) return LibraryCode::kUntracked;
-  return is_library_code(code) ? LibraryCode::kGuarded : LibraryCode::kNo;
+  if (!is_library_code(code)) return LibraryCode::kNo;
+  return is_operators_call(code) ? LibraryCode::kOperator : LibraryCode::kGuarded;
 }
 
 bool talks_to_the_outside(PyCodeObject* code) {

@@ -160,10 +160,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
           recorder.numbers.read_deep(frame->localsplus[i]);
           recorder.whole(frame->localsplus[i]);
         }
-      // (A registered operator's Python hands on what it is given to code that is not looked at.)
-      const bool custom_operator =
-          PyUnicode_CompareWithASCIIString(frame->f_code->co_qualname, "CustomOpDef.__call__") == 0;
-      const int rest = custom_operator ? 2 : 0;  // *args, **kwargs
+      const int rest = library == LibraryCode::kOperator ? 2 : 0;  // *args, **kwargs
       for (int i = args; i < args + rest; ++i)
         if (frame->localsplus[i] != nullptr) recorder.numbers.read_deep(frame->localsplus[i]);
       // A registered operator's backward may turn out not to be traceable.

@@ -1,6 +1,6 @@
 // Sizes that follow from data: which nodes find them, and which depend on them.
 //
-// A data-sized operator (ops::Operator::data_sized) defines the symbols that its results' sizes are; an argument or a
+// A data-sized operator (ops::OpRow::data_sized) defines the symbols that its results' sizes are; an argument or a
 // type with such a symbol in it is a dependence that no operand shows.
 #pragma once
 #include <cstdint>

@@ -145,12 +145,13 @@ bool slice_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, sizes, d
   TensorType t = result(b, n);
   if (!dim || !start || !end || step != 1 || t.rank() == 0) return false;
   int64_t at = *dim < 0 ? *dim + static_cast<int64_t>(t.rank()) : *dim;
-  auto size = t.sizes[at].as_const();
-  if (!size) return false;
-  int64_t from = std::clamp<int64_t>(*start < 0 ? *start + *size : *start, 0, *size);
+  const sym::Expr size = t.sizes[at];
+  sym::Expr from = *start < 0 ? size + *start : sym::Expr(*start);
+  if (size.is_const()) from = std::clamp<int64_t>(from.value(), 0, size.value());
+  if (!sym::known_le(0, from) || !sym::known_le(from, size)) return false;
   Sizes lo(t.rank(), 0), hi(t.rank(), 0);
   lo[at] = from;
-  hi[at] = *size - from - b.size(in(n, 0), at);
+  hi[at] = size - from - b.size(in(n, 0), at);
   if (!sym::known_le(0, hi[at])) return false;
   outs = {b.pad(in(n, 0), lo, hi, *scalar_in(sym::Expr(0), t.dtype))};
   return true;
@@ -158,12 +159,11 @@ bool slice_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, sizes, d
 bool mse_loss_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self, target, reduction)
   auto r = integer(arg(n, 3));
   DType d = result(b, n).dtype;
-  auto count = type(b, n, 1).numel().as_const();
-  if (!r || !count) return false;
+  if (!r) return false;
   ValueId g = b.convert(in(n, 0), math(d));
   ValueId off = b.sub(b.convert(in(n, 1), math(d)), b.convert(in(n, 2), math(d)));
-  double norm = *r == 1 ? 2.0 / static_cast<double>(*count) : 2.0;
-  return done(b, b.mul(b.mul(off, constant(b, off, norm)), g), d, outs);
+  ValueId norm = *r == 1 ? ratio(b, off, 2, type(b, n, 1).numel()) : constant(b, off, 2.0);
+  return done(b, b.mul(b.mul(off, norm), g), d, outs);
 }
 
 bool layer_norm_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, x, shape, mean, rstd, weight, bias, mask)
@@ -176,14 +176,13 @@ bool layer_norm_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, x, 
   Ints inner, outer;
   for (size_t i = 0; i < b.rank(x); ++i)
     (i < b.rank(x) - shape->size() ? outer : inner).push_back(static_cast<int64_t>(i));
-  if (!b.count(x, inner).is_const()) return false;
   DType d = b.dtype(x), m = math(d);
   ValueId g = b.convert(in(n, 0), m), mean = b.convert(in(n, 3), m), rstd = b.convert(in(n, 4), m);
   ValueId y = b.mul(b.sub(b.convert(x, m), mean), rstd);
   outs = {kNoValue, kNoValue, kNoValue};
   if (!dead(n, 0)) {
     ValueId gw = has(n, 5) ? b.mul(g, b.convert(in(n, 5), m)) : g;
-    ValueId count = constant(b, gw, static_cast<double>(b.count(x, inner).value()));
+    ValueId count = number_of(b, gw, b.count(x, inner));
     ValueId mean_g = b.div(b.sum(gw, inner, true), count), mean_gy = b.div(b.sum(b.mul(gw, y), inner, true), count);
     outs[0] = b.convert(b.mul(b.sub(b.sub(gw, mean_g), b.mul(y, mean_gy)), rstd), d);
   }
@@ -206,7 +205,6 @@ bool batch_norm_backward(Builder& b, const Node& n, Outs& outs) {
   Ints over;
   for (size_t i = 0; i < sizes.size(); ++i)
     if (i != 1) over.push_back(static_cast<int64_t>(i));
-  if (!b.count(x, over).is_const()) return false;
   DType d = b.dtype(x), m = math(d);
   Sizes channel(sizes.size(), 1);
   channel[1] = sizes[1];
@@ -226,7 +224,7 @@ bool batch_norm_backward(Builder& b, const Node& n, Outs& outs) {
   if (!dead(n, 0)) {
     ValueId scale = has(n, 2) ? b.mul(rstd, b.convert(in(n, 2), m)) : rstd, y = g;
     if (training) {
-      ValueId part = constant(b, rstd, 1 / static_cast<double>(b.count(x, over).value()));
+      ValueId part = ratio(b, rstd, 1, b.count(x, over));
       ValueId slope = b.mul(b.mul(sum_gx, part), b.mul(rstd, rstd));
       y = b.sub(b.sub(g, across(b.mul(sum_g, part))), b.mul(off, across(slope)));
     }
@@ -244,8 +242,7 @@ bool group_norm_backward(Builder& b, const Node& n, Outs& outs) {
   ValueId x = in(n, 1);
   const Sizes sizes = b.sizes(x);
   if (!mask || mask->size() != 3 || !group || sizes.size() < 2 || b.type(x).numel().is_const(0)) return false;
-  for (sym::Expr e : sizes)
-    if (!e.is_const()) return false;
+  if (!sizes[1].is_const()) return false;
   for (size_t i = 0; i < 3; ++i)
     if (!(*mask)[i] && !dead(n, i)) return false;
   DType d = b.dtype(x), m = math(d);
@@ -264,7 +261,7 @@ bool group_norm_backward(Builder& b, const Node& n, Outs& outs) {
   outs = {kNoValue, kNoValue, kNoValue};
   if (!dead(n, 0)) {
     ValueId gw = has(n, 4) ? b.mul(g, b.reshape(b.convert(in(n, 4), m), channel)) : g;
-    ValueId count = constant(b, gw, static_cast<double>(b.count(gw, inner).value()));
+    ValueId count = number_of(b, gw, b.count(gw, inner));
     ValueId mean_g = b.div(b.sum(gw, inner, true), count), mean_gy = b.div(b.sum(b.mul(gw, y), inner, true), count);
     ValueId dx = b.mul(b.sub(b.sub(gw, mean_g), b.mul(y, mean_gy)), rstd);
     outs[0] = b.convert(b.reshape(dx, sizes), d);

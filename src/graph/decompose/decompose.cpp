@@ -9,7 +9,7 @@
 namespace flashover::graph {
 namespace {
 
-using Table = std::unordered_map<const ops::Operator*, Decomposition>;
+using Table = std::unordered_map<const ops::OpRow*, Decomposition>;
 
 Table make_table() {
   DecompositionRows rows;
@@ -27,7 +27,7 @@ Table make_table() {
 
 }  // namespace
 
-Decomposition find_decomposition(const ops::Operator* op) {
+Decomposition find_decomposition(const ops::OpRow* op) {
   static const Table* table = new Table(make_table());
   auto it = table->find(op);
   return it == table->end() ? nullptr : it->second;

@@ -12,7 +12,7 @@ struct DecompositionRow {
   Decomposition build;
 };
 // Null when the operator stays extern.
-Decomposition find_decomposition(const ops::Operator* op);
+Decomposition find_decomposition(const ops::OpRow* op);
 
 // One function per family file, called by decompose.cpp.
 using DecompositionRows = std::vector<DecompositionRow>;

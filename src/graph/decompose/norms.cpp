@@ -88,18 +88,17 @@ bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) 
   Ints over;
   for (size_t i = 0; i < sizes.size(); ++i)
     if (i != 1) over.push_back(static_cast<int64_t>(i));
-  if (how.training && !b.count(x, over).is_const()) return false;
+  const sym::Expr count = b.count(x, over);
   Sizes channel(sizes.size(), 1);
   channel[1] = sizes[1];
   auto across = [&](ValueId v) { return b.reshape(v, channel); };
   ValueId wide = b.convert(x, m), mean, rstd, variance = kNoValue;
   if (how.training) {
-    auto count = static_cast<double>(b.count(x, over).value());
     if (b.type(x).device.type == DeviceType::kCUDA) {  // cut into parts there, and read once
       std::tie(variance, mean) = b.var(wide, over, 0.0);
     } else {
       const Moments s = moments(b, wide, over);
-      variance = b.div(b.reshape(s.squares, {sizes[1]}), constant(b, wide, count));
+      variance = b.div(b.reshape(s.squares, {sizes[1]}), number_of(b, wide, count));
       mean = b.reshape(s.mean, {sizes[1]});
     }
     rstd = b.rsqrt(b.add(variance, constant(b, wide, *eps)));
@@ -138,9 +137,8 @@ bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) 
       outs.push_back(in(n, 3));
       outs.push_back(in(n, 4));
     } else {
-      auto count = static_cast<double>(b.count(x, over).value());
       outs.push_back(moved(3, mean));
-      outs.push_back(moved(4, b.mul(variance, constant(b, variance, count / (count - 1)))));
+      outs.push_back(moved(4, b.mul(variance, ratio(b, variance, count, count - 1))));
     }
   }
   return true;
@@ -156,7 +154,7 @@ bool batch_norm_functional(Builder& b, const Node& n, Outs& outs) {
   sym::Expr count = 1;
   for (size_t i = 0; i < b.rank(x); ++i)
     if (i != 1) count *= b.size(x, static_cast<int64_t>(i));
-  if (!has(n, 3) || !has(n, 4) || (training && (!count.is_const() || count.value() < 2))) return false;
+  if (!has(n, 3) || !has(n, 4) || (training && !sym::known_le(2, count))) return false;
   return batch_norm_as(b, n, {training, true, 6, 7, 5}, outs);
 }
 bool batch_norm_no_training(Builder& b, const Node& n, Outs& outs) {

@@ -123,6 +123,12 @@ ValueId number_of(Builder& b, ValueId like, sym::Expr count) {
   return b.full({}, count, b.dtype(like), Device(b.type(like).device));
 }
 
+ValueId ratio(Builder& b, ValueId like, sym::Expr over, sym::Expr under) {
+  if (over.is_const() && under.is_const())
+    return constant(b, like, static_cast<double>(over.value()) / static_cast<double>(under.value()));
+  return b.div(number_of(b, like, over), number_of(b, like, under));
+}
+
 std::optional<sym::Expr> size_at(Builder& b, const Node& n, size_t i) {
   if (!has(n, i) || b.rank(in(n, i)) != 0) return std::nullopt;
   const auto& nodes = b.graph().nodes;

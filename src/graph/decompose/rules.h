@@ -40,6 +40,7 @@ std::optional<Arg> scalar_in(const Arg& a, DType d);
 bool scalar_fits(const Arg& a, DType d);               // also true for what is not a scalar
 ValueId constant(Builder& b, ValueId like, double v);  // 0-d, dtype of `like`
 ValueId number_of(Builder& b, ValueId like, sym::Expr count);
+ValueId ratio(Builder& b, ValueId like, sym::Expr over, sym::Expr under);
 std::optional<sym::Expr> size_at(Builder& b, const Node& n, size_t i);  // the size that is the number i
 // Argument i in dtype d: a tensor converted, a number (which must fit) as a 0-d constant.
 ValueId operand(Builder& b, const Node& n, size_t i, DType d);

@@ -17,7 +17,7 @@ namespace {
 using ops::OpKind;
 
 // Work per byte of the result, compared with moving a byte to memory and back.
-int work_per_byte(const ops::Operator& op) { return op.cost >= 10 ? 16 : op.cost >= 3 ? 5 : 1; }
+int work_per_byte(const ops::OpRow& op) { return op.cost >= 10 ? 16 : op.cost >= 3 ? 5 : 1; }
 
 class Partitioner {
  public:

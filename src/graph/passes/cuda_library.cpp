@@ -355,7 +355,7 @@ constexpr RewriteRule kThen[] = {
 Graph cuda_library(Graph g, const target::Providers& providers) {
   if (!uses_cuda(g)) return g;
   LibraryContext state{providers};
-  static const ops::Operator* const conv = ops::find(op::convolution);
+  static const ops::OpRow* const conv = ops::find(op::convolution);
   // One of them would put copies all over the network.
   for (const Node& n : g.nodes) state.channels_last = state.channels_last && !(n.op == conv && is_oddly_grouped(g, n));
   g = rewrite(std::move(g), kFirst, &state);

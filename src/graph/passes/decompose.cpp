@@ -79,7 +79,7 @@ Graph round(Graph in, bool& again, const target::Providers& providers) {
   for (const Output& o : in.outputs)
     if (o.value != kNoValue) read[o.value] = true;
   for (const Mutation& m : in.mutations) read[m.value] = true;
-  static const ops::Operator* const to_copy = ops::find(op::_to_copy);
+  static const ops::OpRow* const to_copy = ops::find(op::_to_copy);
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);

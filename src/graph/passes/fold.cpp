@@ -375,7 +375,7 @@ constexpr RewriteRule kFoldRules[] = {
 
 // ---- attention masks
 struct Attention {  // (q, k, v, ...): which arguments are the mask and is_causal
-  const ops::Operator* op;
+  const ops::OpRow* op;
   size_t mask, causal;
   bool chosen = false;  // the library is chosen, and its backward with it: only a mask that shuts nothing goes
 };

@@ -314,14 +314,14 @@ class Functionalizer {
     }
     return out;
   }
-  std::vector<ValueId> append(const ops::Operator* op, std::vector<Arg> args,
+  std::vector<ValueId> append(const ops::OpRow* op, std::vector<Arg> args,
                               const std::vector<const TensorType*>& types) {
     Node node{.op = op, .args = std::move(args), .location = b_.location()};
     for (const TensorType* t : types) node.outs.push_back(t ? out_.add_value(plain(*t)) : kNoValue);
     out_.nodes.push_back(node);
     return node.outs;
   }
-  std::vector<ValueId> emit(const ops::Operator* op, const std::vector<Arg>& args, const std::vector<ValueId>& outs) {
+  std::vector<ValueId> emit(const ops::OpRow* op, const std::vector<Arg>& args, const std::vector<ValueId>& outs) {
     std::vector<const TensorType*> types;
     types.reserve(outs.size());
     for (ValueId v : outs) types.push_back(v == kNoValue ? nullptr : &traced(v));
@@ -451,7 +451,7 @@ class Functionalizer {
       if (!(n.op->mutates >> i & 1)) args.push_back(n.args[i]);
     args = read_args(args);
     std::vector<TensorType> types;
-    const ops::Operator* twin = n.op->functional;
+    const ops::OpRow* twin = n.op->functional;
     if (!twin->infer || !ops::infer(twin->infer, infer_context(out_, args), types) || types.size() != written.size())
       return false;
     for (size_t i = 0; i < types.size(); ++i)
@@ -517,7 +517,7 @@ class Functionalizer {
 
   std::vector<ValueId> call_twin(const Node& n, const std::vector<ValueId>& written,
                                  const std::vector<ValueId>& fresh) {
-    const ops::Operator* twin = n.op->functional;
+    const ops::OpRow* twin = n.op->functional;
     if (!twin || !twin->infer) return {};
     // Random numbers are drawn in an order that depends on the strides.
     if (n.op->nondeterministic &&

@@ -31,7 +31,7 @@ Graph scalarize_operands(Graph g) {
   for (const Output& o : g.outputs)
     if (o.owns_memory()) read[o.value] = true;
   for (const Mutation& m : g.mutations) read[m.value] = true;
-  static const ops::Operator* const full_aten = ops::find(op::full);
+  static const ops::OpRow* const full_aten = ops::find(op::full);
   for (Node& n : g.nodes) {
     if (n.op->prim != Prim::full || !read[n.outs[0]]) continue;
     const TensorType& t = g.type(n.outs[0]);

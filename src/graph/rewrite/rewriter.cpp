@@ -108,7 +108,7 @@ bool Rewriter::is_frozen(ValueId v) {
 }
 
 Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user) {
-  std::unordered_map<const ops::Operator*, std::vector<const RewriteRule*>> by_op;
+  std::unordered_map<const ops::OpRow*, std::vector<const RewriteRule*>> by_op;
   for (const RewriteRule& rule : rules) by_op[ops::find(rule.op)].push_back(&rule);
   Rewriter r(g);
   Replacement replacement(r.out.values.size());

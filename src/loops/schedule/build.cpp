@@ -21,7 +21,7 @@ constexpr int64_t kLargestScratch =
     1 << 14;                    // elements: 64 KB of f32, about half of a first-level cache and its neighbour
 constexpr int64_t kHeavy = 10;  // scalar operations that are worth a scratch store and load
 
-Reduce reduce_kind(const ops::Operator* op) {
+Reduce reduce_kind(const ops::OpRow* op) {
   switch (op->prim) {
     case Prim::sum:
     case Prim::cumsum:

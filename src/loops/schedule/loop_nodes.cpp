@@ -15,7 +15,7 @@ namespace {
 
 using graph::Node;
 
-bool is_view(const ops::Operator* op) { return op->is_prim() && op->kind == ops::OpKind::kView; }
+bool is_view(const ops::OpRow* op) { return op->is_prim() && op->kind == ops::OpKind::kView; }
 
 // Elements; of sizes that are symbols a typical number, for what is decided by cost. 0 where there are none for sure.
 int64_t count(const TensorType& t) {

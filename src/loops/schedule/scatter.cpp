@@ -8,7 +8,7 @@
 
 namespace flashover::loops {
 
-bool is_scatter(const ops::Operator* op) {
+bool is_scatter(const ops::OpRow* op) {
   return is_any_of(op->prim, {Prim::scatter, Prim::index_put, Prim::as_strided_scatter});
 }
 

@@ -7,7 +7,7 @@
 
 namespace flashover::loops {
 
-bool is_scatter(const ops::Operator* op);
+bool is_scatter(const ops::OpRow* op);
 struct ScatterDomain {
   Sizes sizes;                // of the loops: one point per stored element
   std::vector<bool> ordered;  // points that differ in these dims may store to the same place

@@ -27,13 +27,6 @@ bool embedding_dense_backward(In in, Types& outs) {  // (grad_output, indices, n
   return g && n && g->rank() > 0 && one(outs, fresh(*g, g->dtype, {*n, g->sizes.back()}));
 }
 
-bool wanted(const Arg& mask) {  // every gradient asked for
-  auto* m = std::get_if<std::vector<bool>>(&mask);
-  if (!m) return false;
-  for (bool b : *m)
-    if (!b) return false;
-  return true;
-}
 TensorType dense(const TensorType& t) { return fresh(t, t.dtype, t.sizes); }
 
 // Gradients that output_mask leaves out are undefined tensors.
@@ -47,9 +40,10 @@ bool drop_unwanted(const Arg& mask, Types& outs) {
 
 bool layer_norm_backward(In in, Types& outs) {  // (grad, input, shape, mean, rstd, weight, bias, mask)
   const TensorType *x = tensor(in, 1), *w = tensor(in, 5), *b = tensor(in, 6);
-  if (!x || !w || !b || !wanted(arg(in, 7)) || has_zero_size(*x)) return false;
-  outs = {dense(*x), dense(*w), dense(*b)};
-  return true;
+  const auto* mask = std::get_if<std::vector<bool>>(&arg(in, 7));
+  if (!x || !mask || mask->size() != 3 || has_zero_size(*x) || (!w && (*mask)[1]) || (!b && (*mask)[2])) return false;
+  outs = {dense(*x), w ? dense(*w) : TensorType{}, b ? dense(*b) : TensorType{}};
+  return drop_unwanted(arg(in, 7), outs);
 }
 bool group_norm_backward(In in, Types& outs) {  // (grad, input, mean, rstd, weight, N, C, HxW, group, mask)
   const TensorType *x = tensor(in, 1), *w = tensor(in, 4);
