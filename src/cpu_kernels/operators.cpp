@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/pages.h"
+#include "base/unexpected_size.h"
 #include "cpu_kernels/attention.h"
 #include "cpu_kernels/convolution.h"
 #include "cpu_kernels/embedding.h"
@@ -655,8 +656,10 @@ at::Tensor size_of_data_op(const at::Tensor& number) {
 }
 
 void check_sizes_op(int64_t a, int64_t b, int64_t relation, std::string_view what) {
-  TORCH_CHECK(sym::satisfied(static_cast<sym::Relation>(relation), a, b), "compiled code needs ", what,
-              ", and the sides are ", a, " and ", b);
+  if (!sym::satisfied(static_cast<sym::Relation>(relation), a, b))
+    throw UnexpectedSize("compiled code needs " + std::string(what) + ", and the sides are " + std::to_string(a) +
+                             " and " + std::to_string(b),
+                         std::string(what));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "base/options.h"
 #include "base/passing_failure.h"
 #include "base/stack.h"
+#include "entry/data_cases.h"
 #include "entry/eager.h"
 #include "entry/entry.h"
 #include "entry/log.h"
@@ -413,6 +414,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
   }
   if (c.declined || c.raised) return decline_capture(a, request);
   if (!c.broken_marks.empty() && !accept(a, c.broken_marks)) return;
+  e.takes = facts_taken(c.graph);
   e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
   const bool breaks = !c.frames.empty();
   if (breaks && !c.yields) {
@@ -487,6 +489,7 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
   static int64_t made = 0;  // GIL held
   auto entry = std::make_shared<Entry>();
   entry->serial = made++;
+  if (request.refuted) entry->refuted = *request.refuted;
   entry->again = std::move(again);
   Attempt a{settings, *entry};
   Clock clock;

@@ -8,6 +8,7 @@
 #include "entry/callable.h"
 #include "entry/capture_lock.h"
 #include "entry/continuations.h"
+#include "entry/data_cases.h"
 #include "entry/generator.h"
 #include "entry/log.h"
 #include "entry/lookup.h"
@@ -65,15 +66,58 @@ EagerLog::Event of_operators(const Entry& e) { return {EagerCause::kSaid, false,
 const std::string kCalleesUnderProfiler =
     "functions that are called at graph breaks are not compiled while a profiler is active (sys.setprofile)";
 
+bool may_compile_again(Stance stance) {
+  return stance != Stance::kFailOnRecompile && stance != Stance::kEagerOnRecompile && !torch_only_runs();
+}
+
+// What a capture of this call by what is known so far is to do. sizes: lives as long as it.
+frame::CaptureRequest request_of(Callable* c, Bound& bound, const std::optional<frame::VaryingSizes>& sizes) {
+  CallableState& s = *c->state;
+  frame::CaptureRequest request{c->function, bound.slots(), static_cast<size_t>(s.signature.slots)};
+  request.may_break = !s.settings.fullgraph;
+  request.varying_numbers = &s.varying_numbers;
+  request.varying_sizes = sizes ? &*sizes : nullptr;
+  request.per_call_paths = &s.per_call.paths;
+  return request;
+}
+
+// Where sizes that follow from data are otherwise than the versions that ran take them. Null: none serves the call, or
+// an error is set.
+EntryPtr other_case(Callable* c, Bound& bound, SourceObjects& objects, const DataCase& seen) {
+  CallableState& s = *c->state;
+  return find_case(s.entries, bound.slots(), objects, seen, [&]() -> EntryPtr {
+    const auto slots = static_cast<size_t>(s.signature.slots);
+    const std::vector<EntryPtr> same = entries_of(s.entries, modules_among(bound.slots(), slots, s.per_call));
+    if (same.size() >= s.limit || !may_compile_again(current_stance())) return nullptr;
+    const Held function(c->function);
+    const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings);
+    frame::CaptureRequest request = request_of(c, bound, sizes);
+    request.refuted = &seen.refuted();
+    Settings settings = s.settings;
+    settings.fullgraph = false;  // a case that cannot be compiled is no error: the call runs eager
+    EntryPtr made = make_entry(s, settings, s.settings.name, request, seen.why(), s.made);
+    if (made && !made->transient) note_modules(*made, bound.slots(), slots, s.per_call);
+    return made;
+  });
+}
+
 // The args are for a call that must be repeated in eager.
-PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** objects, PyObject* const* args, size_t nargsf,
-                   PyObject* kwnames) {
+PyObject* run_call(Callable* c, const EntryPtr& entry, Bound& bound, SourceObjects& objects, PyObject* const* args,
+                   size_t nargsf, PyObject* kwnames, DataCase seen = {}) {
   std::vector<frame::FrameState> frames;
   Repeat repeat;
   if (!entry->ours && !entry->reason.empty() && !c->state->eager.note(c->state->settings, of_operators(*entry)))
     return nullptr;
-  PyObject* result = run_entry(entry, c->state->settings, objects, frames, repeat);
+  PyObject* result = run_entry(entry, c->state->settings, objects.data(), frames, repeat);
   if (result || PyErr_Occurred()) return result;
+  if (repeat.unexpected_size && seen.note(entry, repeat.fact)) {
+    const Held held(reinterpret_cast<PyObject*>(c));
+    if (const EntryPtr other = other_case(c, bound, objects, seen)) {
+      other->hits++;
+      return run_call(c, other, bound, objects, args, nargsf, kwnames, std::move(seen));
+    }
+    if (PyErr_Occurred()) return nullptr;
+  }
   if (repeat.needed)
     return repeat.cause == EagerCause::kRaises ? call_raising(c, repeat.reason, args, nargsf, kwnames)
                                                : call_original(c, repeat.cause, repeat.reason, args, nargsf, kwnames);
@@ -137,13 +181,9 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       log(Topic::kRecompiles, *s.over_limit);
     } else if (!entry) {
       const Held function(c->function);
-      frame::CaptureRequest request{c->function, bound.slots(), slots};
-      request.may_break = !s.settings.fullgraph;
-      request.first = same.empty();
-      request.varying_numbers = &s.varying_numbers;
       const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings, last);
-      request.varying_sizes = sizes ? &*sizes : nullptr;
-      request.per_call_paths = &s.per_call.paths;
+      frame::CaptureRequest request = request_of(c, bound, sizes);
+      request.first = same.empty();
       Settings settings = s.settings;
       const bool by_operators = stance == Stance::kAotEagerThenCompile && s.calls == 1;
       if (by_operators) settings.backend = "eager", settings.custom = nullptr;
@@ -164,7 +204,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   if (changed) return call_original(c, EagerCause::kDeclined, kChangedMeanwhile, args, nargsf, kwnames);
   if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
   entry->hits++;
-  return run_call(c, entry, objects.data(), args, nargsf, kwnames);
+  return run_call(c, entry, bound, objects, args, nargsf, kwnames);
 }
 
 // As it is, because the call itself cannot be compiled: what it calls may.
@@ -219,7 +259,7 @@ PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObj
   if (EntryPtr entry = find_entry(s.entries, bound.slots(), objects, clock)) {
     if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
     entry->hits++;
-    return run_call(c, entry, objects.data(), args, nargsf, kwnames);
+    return run_call(c, entry, bound, objects, args, nargsf, kwnames);
   }
   return miss(c, bound, objects, args, nargsf, kwnames);
 }

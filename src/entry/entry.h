@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compile/compile.h"
@@ -50,7 +52,11 @@ struct Entry {
   enum class Kind : uint8_t { kCompiled, kEager };  // kEager: such calls are known not to compile
   Kind kind = Kind::kEager;
   std::unique_ptr<guards::GuardProgram> guards;
-  frame::Capture capture;      // observations have moved into the guards
+  frame::Capture capture;  // observations have moved into the guards
+  // What it takes for granted of sizes that follow from data, in words (true: an equality); what the call that it was
+  // made for had been found to be otherwise than other versions take it.
+  std::vector<std::pair<std::string, bool>> takes;
+  std::set<std::string> refuted;
   std::string static_because;  // why sizes that were to be symbols are numbers after all
   bool general = false;        // made when the limit was reached, with symbols for all sizes
   std::unique_ptr<Runner> runner;

@@ -6,6 +6,7 @@
 
 #include "base/decimal.h"
 #include "base/options.h"
+#include "entry/capture_lock.h"
 #include "entry/log.h"
 #include "frame/resume.h"
 #include "frame/signals.h"
@@ -74,18 +75,44 @@ std::vector<EntryPtr> entries_of(std::vector<EntryPtr>& entries, const std::stri
   return same;  // (releasing what is gone may run code of the program: last)
 }
 
+namespace {
+
+EntryPtr to_front(std::vector<EntryPtr>& entries, size_t i) {
+  const auto at = static_cast<std::ptrdiff_t>(i);
+  if (i > 0) std::rotate(entries.begin(), entries.begin() + at, entries.begin() + at + 1);
+  return entries.front();
+}
+
+}  // namespace
+
 EntryPtr find_entry(std::vector<EntryPtr>& entries, PyObject* const* slots, SourceObjects& objects, uint64_t clock) {
   for (size_t i = 0; i < entries.size(); i++) {
     Entry& e = *entries[i];
-    if (!e.guards) continue;  // failed before there were any: only counts
+    if (!e.guards) continue;                                            // failed before there were any: only counts
+    if (e.kind == Entry::Kind::kEager && !e.refuted.empty()) continue;  // says nothing of other cases
     const bool untouched = clock != 0 && e.clock != 0 && clock == e.clock + guards::kDictTick;
     e.clock = 0;
-    if (!objects.match(e, slots, untouched)) continue;
-    const auto at = static_cast<std::ptrdiff_t>(i);
-    if (i > 0) std::rotate(entries.begin(), entries.begin() + at, entries.begin() + at + 1);
-    return entries.front();
+    if (objects.match(e, slots, untouched)) return to_front(entries, i);
   }
   return nullptr;
+}
+
+EntryPtr find_case(std::vector<EntryPtr>& entries, PyObject* const* slots, SourceObjects& objects, const DataCase& seen,
+                   const std::function<EntryPtr()>& make) {
+  CaptureLock lock;
+  if (lock.interrupted()) return nullptr;
+  for (size_t i = 0; i < entries.size(); i++) {
+    Entry& e = *entries[i];
+    if (!e.guards || !(seen.is_given_up(e) || seen.may_serve(e)) || !objects.match(e, slots)) continue;
+    if (e.kind == Entry::Kind::kEager) return nullptr;
+    return to_front(entries, i);
+  }
+  EntryPtr made = make();
+  if (!made || made->transient) return nullptr;
+  // What could not be compiled is remembered, behind what serves calls.
+  const bool compiled = made->kind == Entry::Kind::kCompiled;
+  entries.insert(compiled ? entries.begin() : entries.end(), made);
+  return compiled && objects.match(*made, slots) ? made : nullptr;
 }
 
 namespace {

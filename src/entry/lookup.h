@@ -3,11 +3,13 @@
 #pragma once
 #include <Python.h>
 
+#include <functional>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "entry/callable.h"
+#include "entry/data_cases.h"
 #include "entry/run_entry.h"
 
 namespace flashover::entry {
@@ -34,6 +36,10 @@ bool note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* s
 
 // The entry for these arguments; its objects in `objects`. clock: the dicts' before this call made any of its own.
 EntryPtr find_entry(std::vector<EntryPtr>& entries, PyObject* const* slots, SourceObjects& objects, uint64_t clock = 0);
+// The same for a call that versions have run for which do not serve it; else makes one. Null: none serves it, or an
+// error is set.
+EntryPtr find_case(std::vector<EntryPtr>& entries, PyObject* const* slots, SourceObjects& objects, const DataCase& seen,
+                   const std::function<EntryPtr()>& make);
 // Why none of these entries is the one for such a call.
 Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots, const Settings& settings);
 // Compiles and takes note of it; null with an error set when the call must raise.

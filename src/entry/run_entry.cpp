@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "base/boundary.h"
+#include "base/unexpected_size.h"
 #include "entry/versions.h"
 #include "guards/arrays.h"
 #include "guards/objects.h"
@@ -129,6 +130,11 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
     error.restore();
   } catch (const run::Mismatch& m) {
     repeat = {retire(e, settings, m), EagerCause::kSaid, e->reason};
+  } catch (const UnexpectedSize& error) {
+    if (undone())
+      repeat = {true, EagerCause::kRaises, "what was compiled raised: " + first_line(error.what()), true, error.fact};
+    else
+      tell_of_exception();
   } catch (const std::exception& error) {
     if (undone())
       repeat = {true, EagerCause::kRaises, "what was compiled raised: " + first_line(error.what())};

@@ -19,6 +19,8 @@ struct Repeat {
   bool needed = false;
   EagerCause cause = EagerCause::kRaises;
   std::string reason;
+  bool unexpected_size = false;  // another version may serve the call
+  std::string fact;              // UnexpectedSize's
 };
 
 // What a call of an entry needs: the objects at its sources (borrowed), behind them its numbers (owned).

@@ -304,7 +304,8 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
       return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
     };
   session.data_sizes = speculation.data_sizes;
-  in.recorder.numbers.rarely_empty = !request.may_break;
+  if (request.refuted != nullptr) session.sizes().refuted = *request.refuted;
+  in.recorder.numbers.takes_the_usual_way = !request.may_break;
   in.recorder.numbers.elements = speculation.elements;
   if (speculation.elements)
     session.element_read = [&in = in, raw = &session](int32_t input) {

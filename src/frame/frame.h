@@ -191,6 +191,8 @@ struct CaptureRequest {
   const std::unordered_set<std::string>* varying_numbers = nullptr;
   // Null: the one who takes the graph knows no sizes that change.
   const VaryingSizes* varying_sizes = nullptr;
+  // What versions took for granted of sizes that follow from data, and is not so in this call. Null: nothing.
+  const std::set<std::string>* refuted = nullptr;
   // Paths of modules, and of classes made in functions, that were seen to be other ones in each call.
   const std::unordered_set<std::string>* per_call_paths = nullptr;
 };

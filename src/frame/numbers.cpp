@@ -277,7 +277,7 @@ PyObject* Numbers::of_size(sym::Expr e) {
   if (const auto known = step_of_size_.find(e); known != step_of_size_.end())
     return objects_[static_cast<size_t>(known->second)].get();
   const auto constant = [](int64_t n) { return Ref::steal(PyLong_FromLongLong(n)); };
-  if (e.kind() == sym::Kind::kVar) {
+  if (e.kind() == sym::Kind::kVar || sym::has_data_size(e)) {
     NumberStep s;
     if (sym::has_data_size(e)) {
       s.kind = NumberStep::Kind::kOfData;
@@ -662,12 +662,9 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
     const sym::Expr left = exchanged ? *y : *x, right = exchanged ? *x : *y;
     if (!is_of_data(a) && !is_of_data(b)) return session_->sizes().holds(relation, left, right);
     if (const std::optional<bool> known = session_->sizes().known_of_data(relation, left, right)) return *known;
-    const int truth = wanted < 0 && rarely_empty ? truth_where_there_are_any(relation, left, right) : wanted;
-    if (truth >= 0) {
-      session_->sizes().expect(relation, left, right, truth == 1);
-      return truth;
-    }
-    refuse_question(*x, *y, op);
+    if (wanted < 0 && !takes_the_usual_way) refuse_question(*x, *y, op);
+    return session_->sizes().expect(relation, left, right,
+                                    wanted < 0 ? usual_truth(relation, left, right) : wanted == 1);
   }
   if (is_of_data(a) || is_of_data(b)) throw Declined("data-dependent: a comparison of a number that follows from data");
   NumberCheck c;
@@ -679,18 +676,11 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
   return now;
 }
 
-// `if boxes.numel() == 0`: the answer where there are elements; -1: another question.
-int Numbers::truth_where_there_are_any(sym::Relation r, sym::Expr a, sym::Expr b) {
-  switch (r) {
-    case sym::Relation::kEqual:
-    case sym::Relation::kNotEqual:
-      return a.is_const(0) || b.is_const(0) ? r == sym::Relation::kNotEqual : -1;
-    case sym::Relation::kLess:
-      return a.is_const(0) ? 1 : b.is_const(1) ? 0 : -1;
-    case sym::Relation::kLessEqual:
-      return a.is_const(1) ? 1 : b.is_const(0) ? 0 : -1;
-  }
-  return -1;
+// `if boxes.numel() == 0`: there are elements.
+bool Numbers::usual_truth(sym::Relation r, sym::Expr a, sym::Expr b) {
+  if (r == sym::Relation::kLess && (a.is_const(0) || b.is_const(1))) return a.is_const(0);
+  if (r == sym::Relation::kLessEqual && (a.is_const(1) || b.is_const(0))) return a.is_const(1);
+  return sym::Environment::usual(r, a, b);
 }
 
 // The program goes one way or the other.

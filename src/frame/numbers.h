@@ -111,9 +111,9 @@ class Numbers {
   PyObject* symbols(PyObject* o, int depth = 0);
   bool read_value(ValueId value);  // Session::number_read
 
-  bool rarely_empty = false;  // whether tensors are empty may be taken to be false, with a check
-  int expected = -1;          // the truth of the next comparison, where the program goes on for one only
-  bool elements = false;      // what a buffer of one element holds may be taken for always so
+  bool takes_the_usual_way = false;  // where the program asks for sizes that follow from data, with a check
+  int expected = -1;                 // the truth of the next comparison, where the program goes on for one only
+  bool elements = false;             // what a buffer of one element holds may be taken for always so
   std::vector<std::pair<int32_t, int32_t>> inputs;  // graph input, step
   NumberProgram program;
 
@@ -135,7 +135,7 @@ class Numbers {
   PyObject* add(NumberStep step, PyObject* value);  // steals value; borrowed result
   void read_step(int32_t step);
   bool follows_data(const NumberStep& s) const;
-  static int truth_where_there_are_any(sym::Relation r, sym::Expr a, sym::Expr b);
+  static bool usual_truth(sym::Relation r, sym::Expr a, sym::Expr b);
   [[noreturn]] void refuse_question(sym::Expr a, sym::Expr b, int op) const;
   Ref rounded(PyObject* o);  // to f32
 

@@ -15,6 +15,7 @@
 
 #include <cstring>
 
+#include "base/unexpected_size.h"
 #include "run/cuda/driver.h"
 #include "run/tensor_memory.h"
 
@@ -84,8 +85,8 @@ void store_result(const ExternCall& c, size_t i, at::Tensor value, Run& run) {
     value = value.to(shape.dtype);
   // The trace took its size for another one: an error of this call.
   if (c.data_sized && value.defined() && value.scalar_type() == shape.dtype && !shape.fits(value))
-    throw std::runtime_error(c.op->name + " found " + str(aten::type_of(value)) + " where compiled code needs " +
-                             str(p.plan.tensors[t].type));
+    throw UnexpectedSize(c.op->name + " found " + str(aten::type_of(value)) + " where compiled code needs " +
+                         str(p.plan.tensors[t].type));
   if (!value.defined() || !shape.fits(value))
     throw Mismatch("result " + std::to_string(i) + " of " + c.op->name + " is " +
                    (value.defined() ? str(aten::type_of(value)) : "nothing") + ", not " + str(p.plan.tensors[t].type));

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/unexpected_size.h"
 #include "ops/ops.h"
 #include "plan/split.h"
 #include "run/call.h"
@@ -130,8 +131,8 @@ class PointCall {
     if (!t.defined() || t.scalar_type() != shape.dtype || t.device() != shape.device)
       throw Mismatch(call_.op->name + " returned a tensor of another kind");
     if (!shape.fits(t))
-      throw std::runtime_error(call_.op->name + " found " + str(aten::type_of(t)) + " where compiled code needs " +
-                               str(type));
+      throw UnexpectedSize(call_.op->name + " found " + str(aten::type_of(t)) + " where compiled code needs " +
+                           str(type));
     if (shape.same_strides(t) && t.storage().use_count() == 1) return t;
     at::Tensor own = shape.empty();
     own.copy_(t);

@@ -364,8 +364,29 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   return answer;
 }
 
+namespace {
+
+// 4 < 4*u says 1 < u.
+void divide_by_coefficient(Relation r, Expr& a, Expr& b) {
+  const auto coefficient_of = [](Expr e) {
+    const bool product = e.kind() == Kind::kMul && e.operands().size() == 2 && e.operands()[0].is_const();
+    return product && e.operands()[0].value() > 1 ? e.operands()[0].value() : 1;
+  };
+  if (a.is_const() == b.is_const() || (r != Relation::kLess && r != Relation::kLessEqual)) return;
+  Expr& constant = a.is_const() ? a : b;
+  Expr& other = a.is_const() ? b : a;
+  const int64_t by = coefficient_of(other);
+  if (by == 1) return;
+  const bool rounds_up = (r == Relation::kLess) == b.is_const();
+  constant = rounds_up ? ceildiv(constant, Expr(by)) : floordiv(constant, Expr(by));
+  other = other.operands()[1];
+}
+
+}  // namespace
+
 // Rules ask for what operators need, first: sizes that are equal, and in order. One element or none is the special case.
 bool Environment::holds_usually(Relation r, Expr a, Expr b) {
+  divide_by_coefficient(r, a, b);
   const auto is_below = [](Expr e, int64_t n) { return e.is_const() && e.value() < n; };
   const bool divides = (a.is_const(0) && b.kind() == Kind::kMod) || (b.is_const(0) && a.kind() == Kind::kMod);
   const bool special = !divides && (is_below(a, 2) || is_below(b, 2));
@@ -375,18 +396,26 @@ bool Environment::holds_usually(Relation r, Expr a, Expr b) {
                                                   : !is_below(b, 3);
   // Where few elements lie is of no consequence.
   if (layout_only && (is_below(a, 3) || is_below(b, 3))) return answer;
-  take(answer ? SizeGuard{r, a, b} : negated({r, a, b}));
+  return expect(r, a, b, answer);
+}
+
+bool Environment::expect(Relation r, Expr a, Expr b, bool answer) {
+  const SizeGuard asked{r, canonical(a), canonical(b)};
+  const std::string line = here();
+  const auto words = [&](const SizeGuard& fact) { return str(fact) + (line.empty() ? "" : " (" + line + ")"); };
+  SizeGuard fact = answer ? asked : negated(asked);
+  if (refuted.contains(words(fact))) {
+    answer = !answer;
+    fact = negated(fact);
+  }
+  if (assume) assume(fact, words(fact));
+  if (fact.relation != Relation::kEqual || !solve(fact.a - fact.b)) guards_.push_back({fact, line});
   return answer;
 }
 
-void Environment::take(const SizeGuard& fact) {
-  if (assume) assume(fact);
-  if (fact.relation != Relation::kEqual || !solve(fact.a - fact.b)) guards_.push_back({fact, here()});
-}
-
-void Environment::expect(Relation r, Expr a, Expr b, bool answer) {
-  const SizeGuard fact{r, canonical(a), canonical(b)};
-  take(answer ? fact : negated(fact));
+bool Environment::usual(Relation r, Expr a, Expr b) {
+  if (r == Relation::kEqual || r == Relation::kNotEqual) return r == Relation::kNotEqual;
+  return has_data_size(a) || !has_data_size(b);
 }
 
 bool Environment::follows(Relation r, Expr a, Expr b) const { return known(r, canonical(a), canonical(b)) == true; }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -75,7 +76,11 @@ class Environment {
   Expr add(int64_t now, const Promise& promise = {});  // the next symbol, for a size (size_symbol's range holds for it)
   Expr add_data_size();                                // the next symbol of a size that follows from data
   void know(SizeGuard fact);                           // that holds in each call
-  void expect(Relation r, Expr a, Expr b, bool answer);  // of such sizes: the program says so, and is checked
+  // Of such sizes: answers so, and the program that is compiled checks it. Where calls were found to be otherwise
+  // (`refuted`), the contrary.
+  bool expect(Relation r, Expr a, Expr b, bool answer);
+  // The answer of the usual case: sizes that follow from data are below others.
+  static bool usual(Relation r, Expr a, Expr b);
   bool empty() const { return now_.empty() && data_sizes_ == 0; }
   bool assumes() const { return assumes_; }
   int64_t now(Expr e) const;     // in this call
@@ -101,8 +106,10 @@ class Environment {
   size_t count() const { return now_.size(); }
   int data_sizes() const { return data_sizes_; }
 
-  std::function<std::string()> line;               // of the program, where the trace is now; may be unset
-  std::function<void(const SizeGuard&)> assume;    // a check of it becomes part of the program
+  std::function<std::string()> line;  // of the program, where the trace is now; may be unset
+  // A check of it, with its words, becomes part of the program.
+  std::function<void(const SizeGuard&, std::string)> assume;
+  std::set<std::string> refuted;                   // facts, in such words, that are not so
   std::function<void(const std::string&)> refuse;  // throws; unset: Declined is thrown
 
  private:
@@ -113,7 +120,6 @@ class Environment {
   bool solve(Expr difference);
   bool is_large(Expr e) const;  // where all symbols are
   bool holds_usually(Relation r, Expr a, Expr b);
-  void take(const SizeGuard& fact);
   std::vector<AskedGuard> canonical_guards(bool of_data) const;
 
   std::vector<int64_t> now_;               // by symbol

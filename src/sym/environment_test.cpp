@@ -225,11 +225,24 @@ TEST(Environment, EqualitiesThatDivisorsGiveAreAskedForAsDivisors) {
   EXPECT_FALSE(sizes.follows(Relation::kEqual, mod(h, Expr(8)), Expr(0)));
 }
 
+// What calls found to be otherwise is answered the other way.
+TEST(Environment, RefutedFacts) {
+  Environment e;
+  std::vector<std::string> checks;
+  e.assume = [&](const SizeGuard&, std::string words) { checks.push_back(std::move(words)); };
+  e.line = [] { return "model.py:3"; };
+  e.refuted = {"u0 != 1 (model.py:3)"};
+  const Expr u = e.add_data_size();
+  EXPECT_TRUE(e.holds(Relation::kEqual, u, Expr(1)));
+  EXPECT_EQ(checks, std::vector<std::string>{"u0 == 1 (model.py:3)"});
+  EXPECT_TRUE(e.canonical(u).is_const(1));
+}
+
 // No number of the trace answers for a size that follows from data: what is not known for all of them is checked.
 TEST(Environment, SizesOfData) {
   Environment e;
   std::vector<std::string> checks;
-  e.assume = [&](const SizeGuard& g) { checks.push_back(str(g)); };
+  e.assume = [&](const SizeGuard&, std::string words) { checks.push_back(std::move(words)); };
   const Expr s = e.add(7), u = e.add_data_size();
   EXPECT_EQ(u.str(), "u0");
   e.know({Relation::kLessEqual, u, s});
@@ -242,6 +255,10 @@ TEST(Environment, SizesOfData) {
   {
     const LayoutScope layout;
     EXPECT_FALSE(e.holds(Relation::kLess, u, Expr(2)));
+  }
+  {
+    const LayoutScope layout;
+    EXPECT_TRUE(e.holds(Relation::kLess, Expr(4), Expr(4) * u));
   }
   EXPECT_EQ(checks.size(), 1u) << "few elements lie anywhere";
   EXPECT_THROW(e.specialize(u), Declined);

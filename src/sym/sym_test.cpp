@@ -1,6 +1,8 @@
 // Algebra, ranges and proofs, and random expressions against plain arithmetic.
 #include "sym/sym.h"
 
+#include "sym/quotient.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
@@ -256,6 +258,14 @@ TEST(Sym, QuotientsOfMultiplesAreMultipliedOut) {
   EXPECT_EQ(Expr(7) * floordiv(padded, Expr(7)), padded);
   EXPECT_EQ(Expr(14) * t * floordiv(padded, Expr(7)), Expr(2) * t * padded);
   EXPECT_FALSE(Expr(7) * floordiv(s, Expr(7)) == s);
+}
+
+TEST(Sym, WholeQuotients) {
+  const Expr u = data_size_symbol(0), v = data_size_symbol(1), least = min(Expr(1000), u);
+  EXPECT_EQ(whole_quotient(Expr(20) * least, least), Expr(20));
+  EXPECT_EQ(whole_quotient(Expr(20) * u + Expr(20) * v, u + v), Expr(20));
+  EXPECT_EQ(whole_quotient(u * v * Expr(3), v), u * Expr(3));
+  EXPECT_EQ(whole_quotient(u + Expr(1009), u), std::nullopt);
 }
 
 }  // namespace

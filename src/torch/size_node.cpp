@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sym/quotient.h"
+
 namespace flashover::aten {
 namespace {
 
@@ -188,7 +190,10 @@ class SizeNode final : public c10::SymNodeImpl {
   c10::SymNode add(const c10::SymNode& other) override { return made(expr() + of(other)); }
   c10::SymNode sub(const c10::SymNode& other) override { return made(expr() - of(other)); }
   c10::SymNode mul(const c10::SymNode& other) override { return made(expr() * of(other)); }
-  c10::SymNode floordiv(const c10::SymNode& other) override { return made(sym::floordiv(expr(), divisor(other))); }
+  c10::SymNode floordiv(const c10::SymNode& other) override {
+    const Expr by = divisor(other);
+    return made(sym::whole_quotient(expr(), by).value_or(sym::floordiv(expr(), by)));
+  }
   c10::SymNode mod(const c10::SymNode& other) override { return made(sym::mod(expr(), divisor(other))); }
   c10::SymNode neg() override { return made(-expr()); }
   c10::SymNode ceil() override { return made(expr()); }

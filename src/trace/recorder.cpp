@@ -101,7 +101,7 @@ Recorder::Recorder() : Recorder(std::make_shared<Liveness>()) {
   autocast::set_cache_enabled(false);
   at::SavedTensorDefaultHooks::set_tls_state({});
   active_recorder = this;
-  sizes_->assume = [this](const sym::SizeGuard& fact) { assume_of_data(fact); };
+  sizes_->assume = [this](const sym::SizeGuard& fact, std::string words) { assume_of_data(fact, std::move(words)); };
   sizes_->refuse = [this](const std::string& why) { throw_decline(why); };
   link_intercepts();
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);

@@ -158,7 +158,7 @@ class Recorder final : public Session {
   bool numbers_fit(const OpFacts& facts, const std::vector<TensorType>& outs) const;
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool find_sizes(OpFacts& facts, Stack& stack, size_t base);  // data_sizes.cpp, as what follows
-  void assume_of_data(const sym::SizeGuard& fact);
+  void assume_of_data(const sym::SizeGuard& fact, std::string words);
   bool is_unwritten_since(ValueId value, size_t node) const;
   bool truth_is_known(Stack& stack) const;
   bool overlaps(const OpFacts& facts) const;
@@ -225,8 +225,9 @@ class Recorder final : public Session {
     size_t nodes = 0;
     sym::Expr size;
     std::vector<at::Tensor> positions;
+    ValueId value = kNoValue;
   };
-  std::unordered_map<ValueId, Found> numbers_found_, positions_found_;
+  std::unordered_map<ValueId, Found> numbers_found_, positions_found_, nonzeros_found_;
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;

@@ -443,6 +443,7 @@ bool iterate(std::span<const TensorType* const> operands, TensorType& out) {
     sizes = std::move(*b);
   }
   out.sizes = sizes;
+  const sym::LayoutScope layout;
   auto all = [&](auto&& f) { return std::all_of(operands.begin(), operands.end(), [&](auto* t) { return f(*t); }); };
   if (same_shape) {  // the fast set-up
     if (all(contiguous)) {

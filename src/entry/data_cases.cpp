@@ -1,0 +1,50 @@
+// Facts are compared by their words: the same question at the same line of the program has the same.
+#include "entry/data_cases.h"
+
+#include <algorithm>
+
+#include "ops/names.h"
+#include "sym/environment.h"
+
+namespace flashover::entry {
+
+bool DataCase::note(const EntryPtr& ran, const std::string& fact) {
+  ran_.push_back(ran);
+  failed_.push_back(fact.empty() ? "two sizes that follow from data are equal" : fact);
+  const size_t before = refuted_.size();
+  for (const auto& [words, equality] : ran->takes)
+    if (fact.empty() ? equality : words == fact) refuted_.insert(words);
+  return refuted_.size() > before && ran_.size() < kMaxCases;
+}
+
+bool DataCase::may_serve(const Entry& e) const {
+  if (e.kind == Entry::Kind::kEager) return e.refuted.empty();
+  return std::ranges::none_of(e.takes, [&](const auto& fact) { return refuted_.contains(fact.first); }) &&
+         std::ranges::none_of(ran_, [&](const EntryPtr& r) { return r.get() == &e; });
+}
+
+bool DataCase::is_given_up(const Entry& e) const {
+  return e.kind == Entry::Kind::kEager && !e.refuted.empty() && std::ranges::includes(refuted_, e.refuted);
+}
+
+Recompile DataCase::why() const {
+  Recompile out;
+  out.called = calling_line();
+  for (size_t i = ran_.size(); i-- > 0;)
+    out.missed.push_back({ran_[i]->version, ran_[i]->hits, guards::Failure{failed_[i], "otherwise in this call", ""},
+                          "each case of what follows from data is a version of its own"});
+  return out;
+}
+
+std::vector<std::pair<std::string, bool>> facts_taken(const graph::Graph& g) {
+  static const ops::OpRow* const check = ops::find(op::check_sizes);
+  std::vector<std::pair<std::string, bool>> out;
+  for (const graph::Node& n : g.nodes) {
+    if (n.op != check) continue;
+    const auto relation = static_cast<sym::Relation>(std::get<sym::Expr>(n.args[2]).value());
+    out.emplace_back(std::get<std::string>(n.args[3]), relation == sym::Relation::kEqual);
+  }
+  return out;
+}
+
+}  // namespace flashover::entry
