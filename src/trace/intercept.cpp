@@ -11,6 +11,7 @@
 #include <ATen/ops/_upsample_nearest_exact3d.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/broadcast_tensors.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cumprod_backward.h>
 #include <ATen/ops/empty.h>
@@ -205,6 +206,32 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
   return at::linear(x, weight, bias);
 }
 
+// Of two sizes that broadcast. (What is no number is not 1 in this call.)
+c10::SymInt broadcast(const c10::SymInt& a, const c10::SymInt& b) { return a.maybe_as_int() == 1 ? b : a; }
+
+// ATen asks of each size whether it is 1.
+std::vector<at::Tensor> broadcast_tensors(at::TensorList tensors) {
+  int64_t rank = 0;
+  for (const at::Tensor& t : tensors) rank = std::max(rank, t.dim());
+  std::vector<c10::SymInt> sizes(static_cast<size_t>(rank), 1);
+  const auto of = [&](const at::Tensor& t, int64_t d) -> c10::SymInt& {
+    return sizes[static_cast<size_t>(rank - t.dim() + d)];
+  };
+  for (const at::Tensor& t : tensors)
+    for (int64_t d = 0; d < t.dim(); ++d) of(t, d) = broadcast(of(t, d), t.sym_size(d));
+  bool taken = std::any_of(tensors.begin(), tensors.end(), is_symbolic);
+  for (const at::Tensor& t : tensors)
+    for (int64_t d = 0; taken && d < t.dim(); ++d)
+      taken = t.sym_size(d).maybe_as_int() == 1 || t.sym_size(d) == of(t, d);
+  if (!taken) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return at::broadcast_tensors(tensors);
+  }
+  std::vector<at::Tensor> out;
+  for (const at::Tensor& t : tensors) out.push_back(t.expand_symint(sizes));
+  return out;
+}
+
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
   if ((is_symbolic(a) || is_symbolic(b)) && a.dim() > 2 && b.dim() == 2)
     return by_rows(a, b.sym_size(1), [&](const at::Tensor& flat) { return at::mm(flat, b); });
@@ -217,8 +244,7 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
         const auto d = static_cast<int64_t>(i) - (static_cast<int64_t>(n) + 2 - t.dim());
         return d < 0 ? c10::SymInt(1) : t.sym_size(d);
       };
-      const c10::SymInt x = of(a), y = of(b);  // (what is no number is not 1 in this call)
-      batch.push_back(x.maybe_as_int() == 1 ? y : x);
+      batch.push_back(broadcast(of(a), of(b)));
     }
     const auto matrices = [&](const at::Tensor& t) {
       std::vector<c10::SymInt> sizes = batch;
@@ -319,6 +345,7 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("_pad_circular", pad_circular);
+  m.impl("broadcast_tensors", broadcast_tensors);
   m.impl("linear", linear);
   m.impl("reshape", reshape);
   m.impl("matmul", matmul);

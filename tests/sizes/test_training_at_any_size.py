@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -70,15 +71,15 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[int, ..
     ),
     "residual": (Residual, lambda n: (2, n, 16), True),
     "attention": (Attention, lambda n: (2, n, 16), True),
-    "embedding": (Embedded, lambda n: (n, 6), False),
-    "several results": (TwoResults, lambda n: (n, 4), False),
-    "reductions": (Noise, lambda n: (n, 16), False),
+    "embedding": (Embedded, lambda n: (n, 6), True),
+    "several results": (TwoResults, lambda n: (n, 4), False),  # y[1:] of one row is empty
+    "reductions": (Noise, lambda n: (n, 16), False),  # the formula of cumsum asks for 1
     "flatten": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.Softmax(-1)), lambda n: (n, 3, 4), True),
-    "encoder": (lambda: nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), lambda n: (2, n, 16), False),
+    "encoder": (lambda: nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), lambda n: (2, n, 16), True),
     "convolution": (
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()),
         lambda n: (n, 3, 9, 9),
-        False,
+        True,
     ),
 }
 
@@ -118,6 +119,65 @@ def test_gradients(name: str, dynamic: bool | None) -> None:
         # (All sizes of flatten are symbols; their product is compared with the 12 that Linear takes.)
         once = dynamic and name != "flatten"
         assert flashover.compile_stats()["graphs"] - before <= (1 if once else 2)
+
+
+NORMS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[int, ...]]]] = {
+    "layer norm": (lambda: nn.LayerNorm(8), lambda n: (n, 3, 8)),
+    "layer norm without a bias": (lambda: nn.LayerNorm(8, bias=False), lambda n: (n, 8)),
+    "layer norm of all that changes": (lambda: Whole(F.layer_norm), lambda n: (3, n)),
+    "batch norm": (lambda: nn.BatchNorm2d(4), lambda n: (n, 4, 3, 5)),
+    "batch norm of images": (lambda: nn.BatchNorm2d(4), lambda n: (2, 4, n + 1, 5)),
+    "group norm": (lambda: nn.GroupNorm(2, 4), lambda n: (n, 4, 3)),
+    "group norm of images": (lambda: nn.GroupNorm(2, 4), lambda n: (2, 4, n + 1, 2)),
+    "mean squares": (lambda: Against(F.mse_loss), lambda n: (n, 5)),
+    "smooth": (lambda: Against(F.smooth_l1_loss), lambda n: (n, 5)),
+    "huber": (lambda: Against(functools.partial(F.huber_loss, delta=0.7)), lambda n: (n, 5)),
+    "a slice": (lambda: Against(lambda x, y: (x[1:] * y[:-1]).sum() + (x[:, -3:]).sum()), lambda n: (n + 2, 5)),
+}
+
+
+class Whole(nn.Module):
+    """f of the last size, whatever it is."""
+
+    def __init__(self, f: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.f, self.scale = f, nn.Parameter(torch.randn(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.f(x * self.scale, x.shape[-1:])
+
+
+class Against(nn.Module):
+    def __init__(self, f: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.f, self.scale = f, nn.Parameter(torch.randn(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.f(x * self.scale, x.cos())
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["input's gradient too", "parameters' alone"])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_and_losses(name: str, wanted: bool) -> None:
+    """One compile, and what divides by a size that changes is fused like any other."""
+    make, shape = NORMS[name]
+    torch.manual_seed(0)
+    module = make()
+    exact, compiled = copy.deepcopy(module).double(), flashover.compile(module, dynamic=True)
+    before = flashover.compile_stats()["graphs"]
+    for n in SIZES:
+        x = torch.randn(shape(n), requires_grad=wanted)
+        y = x.detach().double().requires_grad_(wanted)
+        loss_of(compiled(x)).backward()
+        loss_of(exact(y)).backward()
+        for a, b in [*zip(module.parameters(), exact.parameters(), strict=True), *([(x, y)] if wanted else [])]:
+            torch.testing.assert_close(a.grad.double(), b.grad, rtol=2e-3, atol=2e-3, msg=f"size {n}")
+            a.grad = b.grad = None
+        for a, b in zip(module.buffers(), exact.buffers(), strict=True):
+            torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-4, msg=f"size {n}")
+    assert flashover.compile_stats()["graphs"] - before == 1
+    told = str(flashover.explain(module, dynamic=True)(torch.randn(shape(6), requires_grad=wanted)))
+    assert "extern aten" not in told
 
 
 def test_a_backward_after_a_forward_of_another_size() -> None:

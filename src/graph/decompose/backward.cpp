@@ -166,6 +166,23 @@ bool mse_loss_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self,
   return done(b, b.mul(b.mul(off, norm), g), d, outs);
 }
 
+// (grad, self, target, reduction, beta or delta): a slope that is cut off.
+template <bool huber>
+bool smooth_l1_backward(Builder& b, const Node& n, Outs& outs) {
+  auto r = integer(arg(n, 3));
+  auto limit = number(arg(n, 4));
+  if (!r || !limit || !(*limit > 0)) return false;
+  DType d = result(b, n).dtype;
+  ValueId g = b.convert(in(n, 0), math(d));
+  ValueId off = b.sub(b.convert(in(n, 1), math(d)), b.convert(in(n, 2), math(d)));
+  ValueId high = constant(b, off, *limit), low = constant(b, off, -*limit);
+  ValueId slope = huber ? off : b.div(off, high);
+  ValueId up = huber ? high : constant(b, off, 1.0), down = huber ? low : constant(b, off, -1.0);
+  slope = b.where(b.ge(off, high), up, b.where(b.le(off, low), down, slope));
+  if (*r == 1) slope = b.mul(slope, ratio(b, off, 1, type(b, n, 1).numel()));
+  return done(b, b.mul(slope, g), d, outs);
+}
+
 bool layer_norm_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, x, shape, mean, rstd, weight, bias, mask)
   auto* shape = std::get_if<Sizes>(&arg(n, 2));
   auto* mask = std::get_if<std::vector<bool>>(&arg(n, 7));
@@ -304,6 +321,8 @@ void add_backward(DecompositionRows& r) {
   add<select_backward>(r, {op::select_backward});
   add<slice_backward>(r, {op::slice_backward});
   add<mse_loss_backward>(r, {op::mse_loss_backward});
+  add<smooth_l1_backward<false>>(r, {op::smooth_l1_loss_backward});
+  add<smooth_l1_backward<true>>(r, {op::huber_loss_backward});
   add<layer_norm_backward>(r, {op::native_layer_norm_backward});
   add<batch_norm_backward>(r, {op::native_batch_norm_backward});
   add<group_norm_backward>(r, {op::native_group_norm_backward});

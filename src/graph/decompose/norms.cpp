@@ -154,7 +154,7 @@ bool batch_norm_functional(Builder& b, const Node& n, Outs& outs) {
   sym::Expr count = 1;
   for (size_t i = 0; i < b.rank(x); ++i)
     if (i != 1) count *= b.size(x, static_cast<int64_t>(i));
-  if (!has(n, 3) || !has(n, 4) || (training && !sym::known_le(2, count))) return false;
+  if (!has(n, 3) || !has(n, 4) || (training && count.is_const() && count.value() < 2)) return false;
   return batch_norm_as(b, n, {training, true, 6, 7, 5}, outs);
 }
 bool batch_norm_no_training(Builder& b, const Node& n, Outs& outs) {
