@@ -254,10 +254,26 @@ bool is_one_number(const Recorder& recorder, const c10::IValue& v) {
   return !v.isTensor() || !v.toTensor().defined() || recorder.type_of(v.toTensor()).numel().is_const(1);
 }
 
+// Eager raises where a mask has not the sizes of the dims that it stands for; positions would hide that.
+bool masks_fit(const at::Tensor& self, c10::ArrayRef<c10::IValue> list) {
+  int64_t at = 0;
+  for (const c10::IValue& v : list) {
+    if (!is_mask(v)) {
+      ++at;
+      continue;
+    }
+    const at::Tensor mask = v.toTensor();
+    for (int64_t d = 0; d < mask.dim(); ++d, ++at)
+      if (at == self.dim() || mask.sym_size(d) != self.sym_size(at)) return false;
+  }
+  return true;
+}
+
 // x[mask]: how many elements that are is known only if the mask is.
 bool index_by_masks(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
   const auto list = stack[base + 1].toListRef();
   if (std::none_of(list.begin(), list.end(), is_mask)) return false;
+  if (!masks_fit(stack[base].toTensor(), list)) throw Declined("a mask has other sizes than what it indexes");
   c10::List<std::optional<at::Tensor>> out;
   for (const c10::IValue& v : list) {
     if (!is_mask(v)) {

@@ -11,12 +11,18 @@ struct Targets {
   ValueId x, target, valid;  // the target with a channel dim; valid: bool, likewise
   int64_t dim;
 };
-std::optional<Targets> targets_of(Builder& b, ValueId x, ValueId target, const Arg& ignored) {
+bool fit(Builder& b, ValueId x, ValueId target, ValueId weight) {  // else eager raises
+  const int64_t dim = b.rank(x) == 1 ? 0 : 1;
+  Sizes places = b.sizes(x);
+  places.erase(places.begin() + dim);
+  return same_sizes(places, b.sizes(target)) && (weight == kNoValue || same_sizes(b.sizes(weight), {b.size(x, dim)}));
+}
+std::optional<Targets> targets_of(Builder& b, ValueId x, ValueId target, ValueId weight, const Arg& ignored) {
   auto ignore = integer(ignored);
   const DType given = b.dtype(target);
   if (!is_floating(b.dtype(x)) || (given != DType::kI64 && given != DType::kU8)) return std::nullopt;  // eager raises
   if (!ignore || b.type(x).numel().is_const(0) || b.rank(x) == 0) return std::nullopt;
-  if (b.rank(target) + 1 != b.rank(x)) return std::nullopt;
+  if (!fit(b, x, target, weight)) return std::nullopt;
   Targets t{.x = x, .dim = b.rank(x) == 1 ? 0 : 1};
   const Device device = b.type(x).device;
   t.target = b.unsqueeze(b.convert(target, DType::kI64), t.dim);
@@ -29,7 +35,7 @@ ValueId zero(Builder& b, ValueId like) { return constant(b, like, 0); }
 bool nll_loss(Builder& b, const Node& n, Outs& outs) {
   auto reduction = integer(arg(n, 3));
   const DType d = b.dtype(in(n, 0)), m = math(d);
-  auto t = reduction ? targets_of(b, in(n, 0), in(n, 1), arg(n, 4)) : std::nullopt;
+  auto t = reduction ? targets_of(b, in(n, 0), in(n, 1), has(n, 2) ? in(n, 2) : kNoValue, arg(n, 4)) : std::nullopt;
   if (!t) return false;
   const Device device = b.type(t->x).device;
   // An ignored target may be any number; all others are checked by the gather.
@@ -60,7 +66,7 @@ bool nll_loss(Builder& b, const Node& n, Outs& outs) {
 bool nll_loss_backward(Builder& b, const Node& n, Outs& outs) {
   auto reduction = integer(arg(n, 4));
   const DType d = result(b, n).dtype, m = math(d);
-  auto t = reduction ? targets_of(b, in(n, 1), in(n, 2), arg(n, 5)) : std::nullopt;
+  auto t = reduction ? targets_of(b, in(n, 1), in(n, 2), has(n, 3) ? in(n, 3) : kNoValue, arg(n, 5)) : std::nullopt;
   if (!t) return false;
   ValueId g = b.neg(b.convert(in(n, 0), m));
   if (*reduction == 1) g = b.div(g, b.convert(in(n, 6), m));

@@ -88,6 +88,7 @@ bool select_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim
   auto dim = integer(arg(n, 2)), index = integer(arg(n, 3));
   if (!dim || !index || b.rank(x) == 0 || result_may_overlap(b.type(x))) return false;
   sym::Expr i = *index < 0 ? b.size(x, *dim) + *index : sym::Expr(*index);
+  if (!sym::known_le(0, i) || !sym::known_lt(i, b.size(x, *dim))) return false;
   ValueId src = b.unsqueeze(b.convert(in(n, 1), b.dtype(x)), b.wrap(x, *dim));
   outs = {b.slice_scatter(x, src, b.wrap(x, *dim), i, i + 1)};
   return true;

@@ -16,15 +16,26 @@ bool clone_like(const TensorType& x, Types& outs) {
   return fresh_like(x, x.dtype, std::nullopt, out) && one(outs, std::move(out));
 }
 
+// Along all dims but the one that is indexed, index has no more places than x. (Eager raises else.)
+bool index_fits(const TensorType& index, const TensorType& x, std::optional<int64_t> dim) {
+  if (index.rank() != x.rank() || has_zero_size(index)) return true;
+  const auto but = dim ? wrap_dim(*dim, x.rank()) : std::nullopt;
+  for (size_t d = 0; d < x.rank(); ++d)
+    if (d != but && !sym::known_le(index.sizes[d], x.sizes[d])) return false;
+  return true;
+}
+
 bool gather(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *index = tensor(in, 2);
   if (!x || !index || !is_index(*index)) return false;
   if (x->rank() != index->rank() && !has_zero_size(*index)) return false;
+  if (!index_fits(*index, *x, integer(arg(in, 1)))) return false;
   return one(outs, fresh(*x, x->dtype, index->sizes));
 }
 bool scatter(In in, Types& outs) {  // (self, dim, index, src or value, ...)
   const TensorType *x = tensor(in, 0), *index = tensor(in, 2), *src = tensor(in, 3);
   if (!x || !index || !is_index(*index) || (src && src->dtype != x->dtype)) return false;
+  if (!index_fits(*index, *x, integer(arg(in, 1))) || (src && !index_fits(*index, *src, std::nullopt))) return false;
   return dense_self(*x, outs);
 }
 bool index_select(In in, Types& outs) {
@@ -106,9 +117,23 @@ bool index(In in, Types& outs) {
   out.device = x->device;
   return iterate(operands, out) && one(outs, std::move(out));
 }
+// A mask stands for as many dims as it has, of their sizes.
+bool masks_fit(const TensorType& x, const std::vector<const TensorType*>& indices) {
+  size_t at = 0;
+  for (const TensorType* t : indices) {
+    if (!t || is_index(*t)) {
+      ++at;
+      continue;
+    }
+    for (Expr size : t->sizes)
+      if (at == x.rank() || !sym::known_eq(size, x.sizes[at++])) return false;
+  }
+  return at <= x.rank();
+}
 bool index_put(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *values = tensor(in, 2);
-  return x && values && values->dtype == x->dtype && clone_like(*x, outs);
+  const auto indices = tensors(in, 1);
+  return x && values && indices && values->dtype == x->dtype && masks_fit(*x, *indices) && clone_like(*x, outs);
 }
 
 bool cat(In in, Types& outs) {
@@ -359,9 +384,23 @@ bool pixel_shuffle(In in, Types& outs) {
   out.strides = std::move(*strides);
   return one(outs, std::move(out));
 }
-bool put_like_clone(In in, Types& outs) {  // slice_scatter, select_scatter ...: clone of self, written
+// The sizes of the view of argument 0 that the arguments from 2 on tell of.
+std::optional<Sizes> viewed_sizes(In in, OpName view) {
+  std::vector<Arg> args(in.args.begin(), in.args.end());
+  args.erase(args.begin() + 1);
+  Types out;
+  const InferContext of_view{args, in.type_of, in.user, in.default_dtype};
+  if (!find(view)->infer(of_view, out)) return std::nullopt;
+  return out[0].sizes;
+}
+
+// slice_scatter, select_scatter ...: (self, src, ...), a clone of self that is written where `view` is.
+template <const char* view>
+bool put_like_clone(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *src = tensor(in, 1);
   if (!x || !src) return false;
+  const std::optional<Sizes> written = OpName(view) == op::as_strided ? size_list(arg(in, 2)) : viewed_sizes(in, view);
+  if (!written || !same_sizes(*written, src->sizes)) return false;
   // Of a tensor that is one memory in several places ATen makes a plain clone, else one of the whole storage.
   if (repeats(*x)) return clone_like(*x, outs);
   if (!non_overlapping_and_dense(*x) || !clone_like(*x, outs)) return false;
@@ -448,8 +487,10 @@ void add_indexing(Table& t) {
   t.add("channel_shuffle.default", kind, channel_shuffle);
   t.add("pixel_shuffle.default", kind, pixel_shuffle<true>);
   t.add("pixel_unshuffle.default", kind, pixel_shuffle<false>);
-  for (const char* name : {"slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"})
-    t.add(std::string(name) + ".default", kind, put_like_clone);
+  t.add("slice_scatter.default", kind, put_like_clone<op::slice_Tensor>);
+  t.add("select_scatter.default", kind, put_like_clone<op::select_int>);
+  t.add("diagonal_scatter.default", kind, put_like_clone<op::diagonal>);
+  t.add("as_strided_scatter.default", kind, put_like_clone<op::as_strided>);
   t.add("diag_embed.default", kind, diag_embed);
 }
 

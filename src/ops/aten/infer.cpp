@@ -416,6 +416,10 @@ bool fresh_like(const TensorType& like, DType dtype, std::optional<MemoryFormat>
   return true;
 }
 
+bool fits_classes(const TensorType* weight, Expr classes) {
+  return !weight || (weight->rank() == 1 && sym::known_eq(weight->sizes[0], classes));
+}
+
 std::optional<Sizes> broadcast(const Sizes& a, const Sizes& b) {
   const Sizes& longer = a.size() >= b.size() ? a : b;
   const Sizes& shorter = a.size() >= b.size() ? b : a;

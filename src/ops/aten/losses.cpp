@@ -20,10 +20,10 @@ bool nll_loss(In in, Types& outs) {  // (self, target, weight, reduction, ignore
   const TensorType *x = tensor(in, 0), *target = tensor(in, 1);
   auto r = integer(arg(in, 3));
   if (!x || !target || !r || !is_floating(x->dtype) || x->rank() < 1 || x->rank() > 2) return false;
-  if (has_zero_size(*x)) return false;
-  Sizes sizes;
-  if (*r == 0 && x->rank() == 2) sizes = {x->sizes[0]};
-  outs = {fresh(*x, x->dtype, sizes), fresh(*x, x->dtype, {})};
+  if (has_zero_size(*x) || !fits_classes(tensor(in, 2), x->sizes.back())) return false;
+  const Sizes batch(x->sizes.begin(), x->sizes.end() - 1);
+  if (x->rank() == 2 && !same_sizes(target->sizes, batch)) return false;
+  outs = {fresh(*x, x->dtype, *r == 0 ? batch : Sizes{}), fresh(*x, x->dtype, {})};
   return true;
 }
 

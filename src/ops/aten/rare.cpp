@@ -140,10 +140,17 @@ bool nll_loss_2d(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *target = tensor(in, 1);
   auto r = integer(arg(in, 3));
   if (!x || !target || !r || x->rank() != 4 || !is_floating(x->dtype) || has_zero_size(*x)) return false;
-  Sizes sizes;
-  if (*r == 0) sizes = {x->sizes[0], x->sizes[2], x->sizes[3]};
-  outs = {fresh(*x, x->dtype, sizes), fresh(*x, x->dtype, {})};
+  const Sizes places = {x->sizes[0], x->sizes[2], x->sizes[3]};
+  if (!same_sizes(target->sizes, places) || !fits_classes(tensor(in, 2), x->sizes[1])) return false;
+  outs = {fresh(*x, x->dtype, *r == 0 ? places : Sizes{}), fresh(*x, x->dtype, {})};
   return true;
+}
+// (self, size, fill_value). On the CPU alone: elsewhere the rows of the result are its columns in memory.
+bool nonzero_static(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  const auto size = size_expr(arg(in, 1));
+  if (!x || !size || x->device.type != DeviceType::kCPU || !sym::known_le(0, *size)) return false;
+  return one(outs, fresh(*x, DType::kI64, {*size, static_cast<int64_t>(x->rank())}));
 }
 // How many there are of a square whose size is a symbol.
 std::optional<Expr> triangle_count(In in, bool lower) {
@@ -243,6 +250,7 @@ void add_rare(Table& t) {
   t.add("binary_cross_entropy_backward.default", kind, cross_entropy_of_bits_backward);
   t.add("binary_cross_entropy_with_logits.default", kind, with_logits);
   t.add("nll_loss2d_forward.default", kind, nll_loss_2d);
+  t.add("nonzero_static.default", OpKind::kExtern, nonzero_static);
   for (const char* name :
        {"fake_quantize_per_tensor_affine_cachemask.default", "fake_quantize_per_channel_affine_cachemask.default",
         "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default"})

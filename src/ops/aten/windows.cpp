@@ -100,6 +100,7 @@ bool pool(In in, Types& outs) {  // (self, kernel, stride, padding, [dilation,] 
   Sizes sizes(x->sizes.begin(), x->sizes.end() - n);
   for (size_t i = 0; i < n; ++i) {
     const Expr size = x->sizes[x->rank() - n + i];
+    if (n == 3 && !is_max && !sym::known_le((*kernel)[i], size)) return false;  // padding apart
     auto out = pooled(size, (*kernel)[i], (*padding)[i], (*stride)[i], (*dilation)[i], ceil_mode);
     if (!out) return false;
     sizes.push_back(*out);
