@@ -30,6 +30,16 @@ bool knows_last_window(Builder& b, ValueId x, const Ints& kernel, const Ints& st
   return true;
 }
 
+// A long window that is no tile of its own is unrolled, dimension by dimension: from here on that costs the compiler
+// seconds, and the operator's own kernel serves.
+bool too_long(const Ints& kernel, const Ints& stride, const Ints& padding, const Ints& dilation) {
+  constexpr int64_t kLongest = 32;
+  const auto is_not = [](int64_t usual) { return [=](int64_t n) { return n != usual; }; };
+  const bool tiles =
+      kernel == stride && std::ranges::none_of(padding, is_not(0)) && std::ranges::none_of(dilation, is_not(1));
+  return !tiles && std::ranges::any_of(kernel, [](int64_t k) { return k > kLongest; });
+}
+
 // Values only; with indices the node stays extern.
 template <size_t rank>
 bool max_pool(Builder& b, const Node& n, Outs& outs) {  // (self, kernel, stride, padding, dilation, ceil_mode)
@@ -37,6 +47,7 @@ bool max_pool(Builder& b, const Node& n, Outs& outs) {  // (self, kernel, stride
   auto dilation = spread(arg(n, 4), rank);
   ValueId x = in(n, 0);
   if (!dead(n, 1) || !dilation || !window(n, rank, kernel, stride, padding) || b.dtype(x) == DType::kBool) return false;
+  if (too_long(kernel, stride, padding, *dilation)) return false;
   if (flag(arg(n, 5)) && !knows_last_window(b, x, kernel, stride, padding, *dilation)) return false;
   DType d = b.dtype(x);
   ValueId y = b.max_pool(b.convert(x, math(d)), kernel, stride, padding, *dilation, flag(arg(n, 5)));
@@ -51,6 +62,7 @@ bool avg_pool(Builder& b, const Node& n,
   DType d = b.dtype(x);
   if (!is_floating(d) || !window(n, rank, kernel, stride, padding)) return false;
   if (!is_none(arg(n, 6)) && !integer(arg(n, 6))) return false;
+  if (too_long(kernel, stride, padding, Ints(rank, 1))) return false;
   if (flag(arg(n, 4)) && !knows_last_window(b, x, kernel, stride, padding, Ints(rank, 1))) return false;
   ValueId y = b.avg_pool(b.convert(x, math(d)), kernel, stride, padding, flag(arg(n, 4)), flag(arg(n, 5)), arg(n, 6));
   return done(b, y, d, outs);

@@ -64,6 +64,40 @@ bool expand_empty(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   return false;
 }
 
+// Windows side by side: the dims are cut into windows, which are reduced in a loop.
+bool expand_tiled_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
+  const bool is_max = node.op->prim == Prim::max_pool;
+  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), padding = ops::as_ints(node.args[3]);
+  const auto is_not = [](int64_t usual) { return [=](int64_t n) { return n != usual; }; };
+  if (ops::as_ints(node.args[2]) != kernel || std::ranges::any_of(padding, is_not(0)) ||
+      ops::as_bool(node.args[is_max ? 5 : 4]) || (!is_max && !is_none(node.args[6])) ||
+      (is_max && std::ranges::any_of(ops::as_ints(node.args[4]), is_not(1))))
+    return false;
+  ValueId x = ops::as_value(node.args[0]);
+  const Sizes places = b.sizes(node.outs[0]);
+  const size_t first = places.size() - kernel.size();
+  Sizes wide(places.begin(), places.begin() + static_cast<std::ptrdiff_t>(first));
+  std::vector<int64_t> within;
+  int64_t count = 1;
+  for (size_t i = 0; i < kernel.size(); ++i) {
+    const size_t dim = first + i;
+    if (!sym::known_eq(places[dim] * kernel[i], b.size(x, static_cast<int64_t>(dim))))
+      x = b.slice(x, static_cast<int64_t>(dim), 0, places[dim] * kernel[i]);
+    wide.push_back(places[dim]);
+    within.push_back(static_cast<int64_t>(wide.size()));
+    wide.push_back(kernel[i]);
+    count *= kernel[i];
+  }
+  x = b.reshape(x, wide);
+  if (is_max) {
+    outs.push_back(b.amax(x, within));
+  } else {
+    const ValueId sum = b.sum(x, within);
+    outs.push_back(b.div(sum, b.full_like(sum, static_cast<double>(count))));
+  }
+  return true;
+}
+
 void expand_max_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), stride = ops::as_ints(node.args[2]),
                              padding = ops::as_ints(node.args[3]), dilation = ops::as_ints(node.args[4]);
@@ -391,6 +425,8 @@ graph::Graph expand(const graph::Graph& core, const ScheduleOptions& options) {
     } else if (expand_empty(b, node, outs)) {
     } else if (prim == Prim::var) {
       expand_var(b, node, false, outs);
+    } else if ((prim == Prim::max_pool || prim == Prim::avg_pool) && window_size(node) > kLongestWindow &&
+               expand_tiled_pool(b, node, outs)) {
     } else if (prim == Prim::max_pool && window_size(node) > kLongestWindow) {
       expand_max_pool(b, node, outs);
     } else if (prim == Prim::avg_pool && window_size(node) > kLongestWindow && expand_avg_pool(b, node, outs)) {

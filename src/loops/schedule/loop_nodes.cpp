@@ -255,6 +255,7 @@ class LoopNodeBuilder {
     for (const Node& n : g_.nodes) {
       if (!n.op->is_prim()) continue;
       const ValueId v = n.outs[0];
+      if (is_window(n)) realise_for_window(n);
       double cost = n.op->cost;
       if (!is_none(Arg(n.args[0])) && is_window(n)) cost = static_cast<double>(window_size(n)) * 2;
       std::vector<ValueId> loads;
@@ -292,7 +293,17 @@ class LoopNodeBuilder {
     if (p_.views[v].base != kNoValue) return false;  // a window onto memory, as externs take it
     return steps > (is_view(n.op) || widens(n, v) ? 2 * kMostSteps : kMostSteps);
   }
-  static int64_t steps_of(const Node& n) { return std::max<int64_t>(1, n.op->cost); }
+  // A window's body holds what it reads once for each of its places.
+  void realise_for_window(const Node& n) {
+    const ValueId x = ops::as_value(n.args[0]);
+    if (fact(x).realised || steps_[x] * window_size(n) <= kMostSteps) return;
+    realise(x, false);
+    loads_[x] = {x};
+  }
+  static int64_t steps_of(const Node& n) {
+    constexpr int64_t kEachPlace = 4;  // an index, a mask, a load, what it is put together by
+    return is_window(n) ? kEachPlace * window_size(n) : std::max<int64_t>(1, n.op->cost);
+  }
   int64_t distinct_steps(ValueId root) {
     int64_t steps = 0;
     std::vector<ValueId> stack = {root};
