@@ -36,4 +36,4 @@ def test_pools(window: tuple, dynamic: bool) -> None:
         want = F.avg_pool2d(wide, kernel, stride, padding, ceil)
         torch.testing.assert_close(mean.double(), want, rtol=1e-4, atol=1e-5, equal_nan=True)
     text = str(flashover.explain(compiled)(torch.randn(2, 3, 80, 80)))
-    assert max(kernel.count(" = ") for kernel in text.split('kernel "')) < 1000
+    assert max(kernel.count(" load ") for kernel in text.split('kernel "')) < 200

@@ -63,6 +63,13 @@ bool avg_pool(Builder& b, const Node& n,
   if (!is_floating(d) || !window(n, rank, kernel, stride, padding)) return false;
   if (!is_none(arg(n, 6)) && !integer(arg(n, 6))) return false;
   if (too_long(kernel, stride, padding, Ints(rank, 1))) return false;
+  // Where windows reach into the padding they are not taken apart by dimensions.
+  constexpr int64_t kMostPlaces = 200;
+  const bool inside =
+      !flag(arg(n, 4)) && is_none(arg(n, 6)) && std::ranges::all_of(padding, [](int64_t p) { return p == 0; });
+  int64_t places = 1;
+  for (int64_t k : kernel) places *= k;
+  if (!inside && places > kMostPlaces) return false;
   if (flag(arg(n, 4)) && !knows_last_window(b, x, kernel, stride, padding, Ints(rank, 1))) return false;
   ValueId y = b.avg_pool(b.convert(x, math(d)), kernel, stride, padding, flag(arg(n, 4)), flag(arg(n, 5)), arg(n, 6));
   return done(b, y, d, outs);

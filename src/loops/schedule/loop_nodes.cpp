@@ -41,6 +41,16 @@ struct Use {
   double points;
 };
 
+bool is_window(const Node& n) { return n.op->prim == Prim::max_pool || n.op->prim == Prim::avg_pool; }
+
+constexpr int64_t kMostSteps = 192;  // of what is computed in place
+
+// What computing an element of its result takes, beside its operands.
+int64_t steps_of(const Node& n) {
+  constexpr int64_t kEachPlace = 4;  // of a window: an index, a mask, a load, what it is put together by
+  return is_window(n) ? kEachPlace * window_size(n) : std::max<int64_t>(1, n.op->cost);
+}
+
 class LoopNodeBuilder {
  public:
   explicit LoopNodeBuilder(const graph::Graph& g) : p_(g), g_(g) {}
@@ -284,7 +294,6 @@ class LoopNodeBuilder {
   // compiler minutes (g++ 12: 0.1 s for 200 additions with a load each, 8 s for 1600), and reading it recurses as deep
   // as it is long: its middle is realised, from where the fuser may make several kernels of it. Views and widened
   // values only when it must be: what they are made of is smaller, or as good.
-  static constexpr int64_t kMostSteps = 192;
   bool too_many_steps(const Node& n, ValueId v) {
     int64_t steps = steps_of(n);
     for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId u) { steps += fact(u).realised ? 0 : steps_[u]; });
@@ -299,10 +308,6 @@ class LoopNodeBuilder {
     if (fact(x).realised || steps_[x] * window_size(n) <= kMostSteps) return;
     realise(x, false);
     loads_[x] = {x};
-  }
-  static int64_t steps_of(const Node& n) {
-    constexpr int64_t kEachPlace = 4;  // an index, a mask, a load, what it is put together by
-    return is_window(n) ? kEachPlace * window_size(n) : std::max<int64_t>(1, n.op->cost);
   }
   int64_t distinct_steps(ValueId root) {
     int64_t steps = 0;
@@ -322,7 +327,6 @@ class LoopNodeBuilder {
     }
     return steps;
   }
-  static bool is_window(const Node& n) { return n.op->prim == Prim::max_pool || n.op->prim == Prim::avg_pool; }
 
   // Backward: which values that could be computed in place are realised all the same.
   void decide() {
