@@ -40,12 +40,18 @@
 
 #include "base/check.h"
 #include "graph/analysis/attention_mask.h"
+#include "sym/environment.h"
 #include "sym/whole.h"
 #include "torch/size_node.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
 namespace {
+
+bool is_symbolic(const at::Tensor& t) {
+  const TraceImpl* impl = trace_impl(t);
+  return impl && impl->is_symbolic();
+}
 
 // Without gradients ATen runs a kernel of its own over the data.
 at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
@@ -127,6 +133,9 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                      bool gqa) {
   if (auto whole = record_attention(q, k, v, mask, dropout, causal, scale, gqa)) return *whole;
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  // ATen asks of a mask whether its sizes are 1. Its kernels compute the same, so the answer is that of larger sizes.
+  std::optional<sym::PresumeScope> presume;
+  if (is_symbolic(q)) presume.emplace();
   // With gradients ATen chooses the library here and now.
   const graph::Mask kind = mask && !causal ? known_mask(q, k, *mask) : graph::Mask::kOther;
   if (kind != graph::Mask::kOther)
@@ -152,11 +161,6 @@ at::Tensor cumprod_backward(const at::Tensor& grad, const at::Tensor& input, int
   const at::Tensor tail = factor.masked_fill(after_first.logical_not().logical_or(first), 1).cumprod(dim);
   const at::Tensor at_zero = tail.mul(grad.masked_fill(after_first.logical_not(), 0)).sum(dim, true).mul(head);
   return at::where(before, usual, at_zero.masked_fill(first.logical_not(), 0));
-}
-
-bool is_symbolic(const at::Tensor& t) {
-  const TraceImpl* impl = trace_impl(t);
-  return impl && impl->is_symbolic();
 }
 
 c10::SymInt count(c10::SymIntArrayRef sizes) {
