@@ -105,13 +105,49 @@ CompiledContinuations::Outcome CompiledContinuations::enter(const frame::Capture
   }
   if (entry->kind == Entry::Kind::kEager)
     return entry->trivial ? Outcome::kNotTaken : leave(resumption, code, entry->cause, entry->reason, entry->where);
-  entry->hits++;
-  Repeat repeat;
-  *result = run_entry(entry, here->settings, objects.data(), frames, repeat);
-  if (*result) return Outcome::kReturned;
-  if (PyErr_Occurred()) return Outcome::kRaised;
-  return repeat.needed ? leave(resumption, code, repeat.cause, repeat.reason, line_of(resumption, code))
-                       : Outcome::kBroke;
+  for (DataCase seen;;) {
+    entry->hits++;
+    Repeat repeat;
+    *result = run_entry(entry, here->settings, objects.data(), frames, repeat);
+    if (*result) return Outcome::kReturned;
+    if (PyErr_Occurred()) return Outcome::kRaised;
+    if (!repeat.needed) return Outcome::kBroke;
+    const bool other = repeat.unexpected_size && seen.note(entry, repeat.fact);
+    entry = other ? other_case(*here, resumption, code, per_call, objects, seen) : nullptr;
+    if (PyErr_Occurred()) return Outcome::kRaised;
+    if (!entry) return leave(resumption, code, repeat.cause, repeat.reason, line_of(resumption, code));
+  }
+}
+
+std::string CompiledContinuations::name_at(const std::string& where) const {
+  return s_.settings.name + " after the graph break before " + where;
+}
+
+frame::CaptureRequest CompiledContinuations::request_of(const Continuation& here,
+                                                        const frame::CaptureRequest& resumption,
+                                                        const PerCallIdentity& per_call,
+                                                        const std::optional<frame::VaryingSizes>& sizes) {
+  frame::CaptureRequest request = resumption;
+  request.varying_numbers = &here.varying_numbers;
+  request.varying_sizes = sizes ? &*sizes : nullptr;
+  request.per_call_paths = &per_call.paths;
+  return request;
+}
+
+EntryPtr CompiledContinuations::other_case(Continuation& here, const frame::CaptureRequest& resumption, PyObject* code,
+                                           const PerCallIdentity& per_call, SourceObjects& objects,
+                                           const DataCase& seen) {
+  return find_case(here.entries, resumption.slots, objects, seen, [&]() -> EntryPtr {
+    if (here.entries.size() >= s_.limit || !may_compile_again()) return nullptr;
+    const std::optional<frame::VaryingSizes> sizes = here.sizes.wanted(here.settings);
+    frame::CaptureRequest request = request_of(here, resumption, per_call, sizes);
+    request.refuted = &seen.refuted();
+    const std::string where = line_of(resumption, code);
+    const frame::NamesModules named(s_.root);
+    EntryPtr made = make_entry(s_, here.settings, name_at(where), request, seen.why(), here.made);
+    if (made) made->continues = where;
+    return made;
+  });
 }
 
 std::shared_ptr<Continuation> CompiledContinuations::begin(const std::string& site,
@@ -181,8 +217,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
     failed_how = Outcome::kRaised;
     return nullptr;
   }
-  const std::string where = line_of(resumption, code),
-                    name = s_.settings.name + " after the graph break before " + where;
+  const std::string where = line_of(resumption, code), name = name_at(where);
   if (full && !last) {
     here.over_limit = limit_text(name, s_.limit, failed);
     log(Topic::kRecompiles, *here.over_limit);
@@ -196,12 +231,9 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
       return nullptr;
     }
     if (EntryPtr found = find_entry(here.entries, resumption.slots, objects)) return found;  // by another thread
-    frame::CaptureRequest request = resumption;
-    request.first = here.entries.empty();
-    request.varying_numbers = &here.varying_numbers;
     const std::optional<frame::VaryingSizes> sizes = here.sizes.wanted(here.settings, last);
-    request.varying_sizes = sizes ? &*sizes : nullptr;
-    request.per_call_paths = &per_call.paths;
+    frame::CaptureRequest request = request_of(here, resumption, per_call, sizes);
+    request.first = here.entries.empty();
     const frame::NamesModules named(s_.root);
     made = make_entry(s_, here.settings, name, request, std::move(why), here.made);
     if (!made) {

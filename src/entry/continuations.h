@@ -1,6 +1,7 @@
 // Compiles what is left of a call after a graph break, and what it calls there: finds or makes the entry for it.
 #pragma once
 #include "entry/callable.h"
+#include "entry/data_cases.h"
 #include "entry/run_entry.h"
 #include "frame/resume.h"
 
@@ -29,6 +30,15 @@ class CompiledContinuations final : public frame::Continuations {
                              PerCallIdentity& per_call);
   EntryPtr make(Continuation& here, const frame::CaptureRequest& resumption, PyObject* code, PerCallIdentity& per_call,
                 SourceObjects& objects, Outcome& failed_how);
+  // Where sizes that follow from data are otherwise than the versions that ran take them. Null: none serves the frame,
+  // or an error is set.
+  EntryPtr other_case(Continuation& here, const frame::CaptureRequest& resumption, PyObject* code,
+                      const PerCallIdentity& per_call, SourceObjects& objects, const DataCase& seen);
+  // By what is known so far. sizes: lives as long as it.
+  static frame::CaptureRequest request_of(const Continuation& here, const frame::CaptureRequest& resumption,
+                                          const PerCallIdentity& per_call,
+                                          const std::optional<frame::VaryingSizes>& sizes);
+  std::string name_at(const std::string& where) const;
 
   bool eager_ = false;  // the frame resumed last was given up, though there is something to compile
   CallableState& s_;

@@ -66,10 +66,6 @@ EagerLog::Event of_operators(const Entry& e) { return {EagerCause::kSaid, false,
 const std::string kCalleesUnderProfiler =
     "functions that are called at graph breaks are not compiled while a profiler is active (sys.setprofile)";
 
-bool may_compile_again(Stance stance) {
-  return stance != Stance::kFailOnRecompile && stance != Stance::kEagerOnRecompile && !torch_only_runs();
-}
-
 // What a capture of this call by what is known so far is to do. sizes: lives as long as it.
 frame::CaptureRequest request_of(Callable* c, Bound& bound, const std::optional<frame::VaryingSizes>& sizes) {
   CallableState& s = *c->state;
@@ -88,7 +84,7 @@ EntryPtr other_case(Callable* c, Bound& bound, SourceObjects& objects, const Dat
   return find_case(s.entries, bound.slots(), objects, seen, [&]() -> EntryPtr {
     const auto slots = static_cast<size_t>(s.signature.slots);
     const std::vector<EntryPtr> same = entries_of(s.entries, modules_among(bound.slots(), slots, s.per_call));
-    if (same.size() >= s.limit || !may_compile_again(current_stance())) return nullptr;
+    if (same.size() >= s.limit || !may_compile_again()) return nullptr;
     const Held function(c->function);
     const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings);
     frame::CaptureRequest request = request_of(c, bound, sizes);

@@ -107,6 +107,11 @@ void force_backend(PyObject* backend) {
 }
 
 // While torch._dynamo.run calls a function, False stands where torch keeps its compiler.
+bool may_compile_again() {
+  const Stance stance = current_stance();
+  return stance != Stance::kFailOnRecompile && stance != Stance::kEagerOnRecompile && !torch_only_runs();
+}
+
 bool torch_only_runs() {
   static PyObject *const all = PyImport_GetModuleDict(), *const module_name =
                                                              PyUnicode_InternFromString("torch._dynamo.eval_frame");

@@ -25,7 +25,8 @@ PyObject* forced_backend();
 PyObject* own_forced_backend();         // set by flashover.set_stance; borrowed, None if there is none
 void force_backend(PyObject* backend);  // flashover's own; None: none
 
-bool torch_only_runs();  // in the course of torch._dynamo.run: nothing new is to be compiled
+bool may_compile_again();  // for what versions there are do not serve
+bool torch_only_runs();    // in the course of torch._dynamo.run: nothing new is to be compiled
 
 // Does torch.fx.Tracer trace (in any thread)? Calls then run as they are, its proxies are the program's arguments.
 bool fx_is_tracing();  // GIL held

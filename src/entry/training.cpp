@@ -46,20 +46,47 @@ struct Geometry {
 struct Layouts {
   std::vector<Geometry> backward_inputs, results;
 };
-// Symbol `symbol` is size `dim` of forward input `input`.
+// Symbol `symbol` is size `dim` of a forward input, or where it follows from data of what the forward made.
 struct SavedSize {
   int symbol;
-  size_t input;
+  bool made;
+  size_t tensor;
   int64_t dim;
 };
-std::vector<SavedSize> size_sources(const std::vector<TensorType>& inputs) {
+void add_sources(const Sizes& sizes, bool made, size_t tensor, std::vector<SavedSize>& out) {
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    const auto symbol = sym::size_symbol_index(sizes[d]);
+    if (!made && sym::has_data_size(sizes[d])) continue;  // a tangent's, among the graph's inputs
+    if (symbol && std::ranges::none_of(out, [&](const SavedSize& s) { return s.symbol == *symbol; }))
+      out.push_back({*symbol, made, tensor, static_cast<int64_t>(d)});
+  }
+}
+// What has no source is found before any call has run.
+void check_sources(const Sizes& sizes, const std::vector<SavedSize>& sources) {
+  std::vector<sym::Expr> variables;
+  for (sym::Expr e : sizes) sym::collect_vars(e, variables);
+  for (sym::Expr v : variables)
+    if (std::ranges::none_of(sources, [&](const SavedSize& s) { return s.symbol == sym::size_symbol_index(v); }))
+      throw Declined("training: nothing tells the size " + v.str());
+}
+std::vector<SavedSize> size_sources(const std::vector<TensorType>& inputs, const PartitionSignature& p,
+                                    const std::vector<TensorType>& backward_types) {
   std::vector<SavedSize> out;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    for (size_t d = 0; d < inputs[i].rank(); ++d) {
-      const auto symbol = sym::size_symbol_index(inputs[i].sizes[d]);
-      if (symbol && std::ranges::none_of(out, [&](const SavedSize& s) { return s.symbol == *symbol; }))
-        out.push_back({*symbol, i, static_cast<int64_t>(d)});
-    }
+  for (size_t i = 0; i < inputs.size(); ++i) add_sources(inputs[i].sizes, false, i, out);
+  for (size_t i = 0; i < backward_types.size(); ++i)
+    if (p.backward_inputs[i].kind == Source::kSaved)
+      add_sources(backward_types[i].sizes, true, static_cast<size_t>(p.backward_inputs[i].index), out);
+  for (const PartitionSignature::Result& r : p.results)
+    if (r.kind == Output::Kind::kValue) add_sources(r.sizes, true, static_cast<size_t>(r.index), out);
+  for (const TensorType& t : backward_types) {
+    check_sources(t.sizes, out);
+    check_sources(t.strides, out);
+  }
+  for (const PartitionSignature::Result& r : p.results) {
+    check_sources(r.sizes, out);
+    check_sources(r.strides, out);
+    check_sources({r.offset}, out);
+  }
   return out;
 }
 
@@ -118,14 +145,17 @@ struct TrainingState {
   mutable std::vector<int64_t> last_sizes;                                       // by source
   mutable std::shared_ptr<const Layouts> last_layouts;
 
-  std::shared_ptr<const Layouts> layouts(const at::Tensor* inputs) const {
+  // made_tensors: by the forward.
+  std::shared_ptr<const Layouts> layouts(const at::Tensor* inputs, const std::vector<at::Tensor>& made_tensors) const {
     const std::lock_guard<std::mutex> lock(mutex);
+    const auto size_of = [&](const SavedSize& s) {
+      return (s.made ? made_tensors[s.tensor] : inputs[s.tensor]).size(s.dim);
+    };
     bool same = last_layouts != nullptr;
-    for (size_t i = 0; same && i < size_sources.size(); ++i)
-      same = last_sizes[i] == inputs[size_sources[i].input].size(size_sources[i].dim);
+    for (size_t i = 0; same && i < size_sources.size(); ++i) same = last_sizes[i] == size_of(size_sources[i]);
     if (same) return last_layouts;
     std::vector<int64_t> sizes;
-    for (const SavedSize& s : size_sources) sizes.push_back(inputs[s.input].size(s.dim));
+    for (const SavedSize& s : size_sources) sizes.push_back(size_of(s));
     const auto value = [&](sym::Expr variable) {
       const auto symbol = sym::size_symbol_index(variable);
       for (size_t i = 0; i < sizes.size(); ++i)
@@ -380,7 +410,6 @@ class Trained final : public Runner {
       throw m;
     }
     const PartitionSignature& p = state_->signature;
-    const std::shared_ptr<const Layouts> layouts = state_->layouts(inputs);
     c10::AutoGradMode followed(true);  // the program may have turned it on itself
     std::vector<at::Tensor> made;
     state_->forward(std::vector<at::Tensor>(inputs, inputs + count), made);
@@ -389,6 +418,7 @@ class Trained final : public Runner {
         at::AutoDispatchBelowADInplaceOrView below;
         t = at::alias(t);
       }
+    const std::shared_ptr<const Layouts> layouts = state_->layouts(inputs, made);
     outputs.clear();
     outputs.resize(p.results.size());
     std::shared_ptr<CompiledBackward> node;
@@ -478,7 +508,7 @@ std::unique_ptr<Runner> make_training_runner(PartitionSignature signature, const
   m->signature = std::move(signature);
   order_for_engine(m->signature.gradients);
   m->backward_types = std::move(backward_types);
-  m->size_sources = size_sources(forward_types);
+  m->size_sources = size_sources(forward_types, m->signature, m->backward_types);
   m->forward = std::move(forward);
   m->backward = std::move(backward);
   m->specialize = std::move(specialize);

@@ -76,13 +76,14 @@ class PointCall {
     for (TensorId t : plan_.steps[0].writes)
       if (t >= 0 && plan_.tensors[t].storage != StorageKind::kExtern)
         throw Declined("plan: what finds a size writes memory that exists already");
-    if (!constant_arguments_) throw Declined("plan: what finds a size takes a size that changes");
   }
 
   // The results that its sub-plan hands out.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, SizeValues& values) const {
     torch::jit::Stack stack;
-    for (const ExternCall::Argument& a : call_.arguments) {
+    const ExternCall with_numbers = constant_arguments_ ? ExternCall{} : prepare(numbered(values));
+    const ExternCall& call = constant_arguments_ ? call_ : with_numbers;
+    for (const ExternCall::Argument& a : call.arguments) {
       if (a.kind == ExternCall::Argument::Kind::kConstant)
         stack.emplace_back(a.constant);
       else if (a.kind == ExternCall::Argument::Kind::kTensor)
@@ -92,24 +93,24 @@ class PointCall {
     }
     {
       const c10::impl::ExcludeDispatchKeyGuard below(kBelowAutograd);
-      call_.op->handle.callBoxed(stack);
+      call.op->handle.callBoxed(stack);
     }
     std::vector<at::Tensor> results;
     for (c10::IValue& v : stack)
       if (v.isTensor()) results.push_back(std::move(v).toTensor());
     const std::vector<TensorId>& writes = plan_.steps[0].writes;
-    if (results.size() != writes.size()) throw Mismatch(call_.op->name + " returned another number of tensors");
+    if (results.size() != writes.size()) throw Mismatch(call.op->name + " returned another number of tensors");
     for (const plan::SizePoint::Size& s : point_.sizes) {
       const at::Tensor& t = results[static_cast<size_t>(s.result)];
-      if (!t.defined() || t.dim() <= s.dim) throw Mismatch(call_.op->name + " returned fewer dimensions");
+      if (!t.defined() || t.dim() <= s.dim) throw Mismatch(call.op->name + " returned fewer dimensions");
       values.set(s.symbol, t.size(s.dim));
     }
     std::vector<at::Tensor> out;
     for (const plan::OutputRef& o : plan_.outputs) {
       const auto at = std::ranges::find(writes, o.tensor);
       if (at == writes.end()) throw InternalError("plan: a size point hands out what it did not make");
-      out.push_back(
-          as_planned(results[static_cast<size_t>(at - writes.begin())], plan_.tensors[o.tensor].type, values));
+      out.push_back(as_planned(call.op->name, results[static_cast<size_t>(at - writes.begin())],
+                               plan_.tensors[o.tensor].type, values));
     }
     return out;
   }
@@ -125,18 +126,29 @@ class PointCall {
 
   // In memory of its own, as the kernels that follow count on. Sizes that the trace took for other sizes may differ: an
   // error of this call, not of the operator.
-  at::Tensor as_planned(const at::Tensor& t, const TensorType& type, const SizeValues& values) const {
+  static at::Tensor as_planned(const std::string& op, const at::Tensor& t, const TensorType& type,
+                               const SizeValues& values) {
     const std::vector<int64_t> numbers = shape_numbers(type, [&](sym::Expr e) { return values.of(e); });
     const Shape shape(type, numbers.data());
     if (!t.defined() || t.scalar_type() != shape.dtype || t.device() != shape.device)
-      throw Mismatch(call_.op->name + " returned a tensor of another kind");
+      throw Mismatch(op + " returned a tensor of another kind");
     if (!shape.fits(t))
-      throw UnexpectedSize(call_.op->name + " found " + str(aten::type_of(t)) + " where compiled code needs " +
-                           str(type));
+      throw UnexpectedSize(op + " found " + str(aten::type_of(t)) + " where compiled code needs " + str(type));
     if (shape.same_strides(t) && t.storage().use_count() == 1) return t;
     at::Tensor own = shape.empty();
     own.copy_(t);
     return own;
+  }
+
+  // The operator's arguments are sizes that change.
+  plan::Step numbered(const SizeValues& values) const {
+    plan::Step step = plan_.steps[0];
+    for (Arg& a : step.args) {
+      if (auto* e = std::get_if<sym::Expr>(&a)) *e = sym::Expr(values.of(*e));
+      if (auto* l = std::get_if<Sizes>(&a))
+        for (sym::Expr& e : *l) e = sym::Expr(values.of(e));
+    }
+    return step;
   }
 
   plan::Plan plan_;

@@ -469,8 +469,6 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
   if (!joint.present) return joint;
   if (declined_) throw Declined(reason_);
-  // (A backward is told the sizes of its forward's inputs.)
-  if (sizes_->data_sizes() > 0) throw Declined("data-dependent: the gradient through sizes that follow from data");
   check_trainable();
   find_extra_results(joint, objects);
   std::vector<at::Tensor> outputs;
@@ -538,8 +536,9 @@ void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
       graph::for_each_ref(a, [&](ValueId v) {
         if (storage_of(v) >= 0) merge(all, reach[storage_of(v)]);
       });
-    // The partitioner tells the halves apart by what follows from a gradient.
-    if (n.op->effectful && std::find(all.begin(), all.end(), true) == all.end())
+    // The partitioner tells the halves apart by what follows from a gradient. (What the backward takes for granted of
+    // sizes, the forward checks.)
+    if (n.op->effectful && n.op->name != op::check_sizes && std::find(all.begin(), all.end(), true) == all.end())
       throw Declined("training: the backward runs " + n.op->name + ", which has an effect and depends on no gradient");
     for (ValueId v : n.outs)
       if (storage_of(v) >= 0) merge(reach[storage_of(v)], all);

@@ -10,6 +10,7 @@
 #include "graph/graph.h"
 #include "ops/args.h"
 #include "ops/names.h"
+#include "torch/size_node.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -62,12 +63,13 @@ Types results_of(const OpFacts& facts, const Stack& stack, size_t base, sym::Env
   }
   if (name == op::repeat_interleave_Tensor && stack[base + 1].isNone() && x.rank() == 1)
     return {list_of(x, x.dtype, sizes.add_data_size())};
-  if (name == op::bincount && x.rank() == 1 && stack[base + 2].isInt()) {
+  const auto least = name == op::bincount && x.rank() == 1 ? aten::expr_of(stack[base + 2]) : std::nullopt;
+  if (least) {
     DType dtype = DType::kI64;
     if (stack[base + 1].isTensor() && stack[base + 1].toTensor().defined())
       dtype = stack[base + 1].toTensor().scalar_type() == at::kFloat ? DType::kF32 : DType::kF64;
     const sym::Expr n = sizes.add_data_size();
-    sizes.know({sym::Relation::kLessEqual, sym::Expr(stack[base + 2].toInt()), n});
+    sizes.know({sym::Relation::kLessEqual, *least, n});
     return {list_of(x, dtype, n)};
   }
   if (name == op::nms && x.rank() == 2) return {list_of(x, DType::kI64, size_within(sizes, x.sizes[0]))};

@@ -112,3 +112,38 @@ def test_training_on_images(name: str, last: bool, monkeypatch: pytest.MonkeyPat
             x = x.to(memory_format=torch.channels_last)
         trained.check(x, f"size {n}", 1e-3)
     check_compiles(name, True, flashover.compile_stats()["graphs"] - before)
+
+
+DATA_SIZED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "rows of a mask": lambda x, m: torch.relu(x[m] * 2 + 1),
+    "sum of a mask": lambda x, m: x[m].sum(0),
+    "where and index_add": lambda x, m: x.index_add(0, torch.where(m)[0], x[torch.where(m)[0]] * 3),
+    "two masks": lambda x, m: torch.cat([x[m], x[~m] * 2]),
+    "a count": lambda x, m: torch.arange(int(m.sum()), device=x.device) * 2 + x.sum(),
+    "softmax": lambda x, m: torch.softmax(x[m], -1),
+    "product": lambda x, m: x[m] @ x.t(),
+    "write": lambda x, m: x.masked_scatter(m.unsqueeze(1), x[m].tanh()),
+}
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("name", DATA_SIZED)
+def test_sizes_that_follow_from_data(name: str, gradients: bool) -> None:
+    """What finds a size waits for the device; what follows is launched with it."""
+    f = DATA_SIZED[name]
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()
+    for n in (12, 12, 0, 1, 64, 37):
+        x = torch.randn(64, 16, device="cuda", requires_grad=gradients)
+        mask = torch.arange(64, device="cuda") < n
+        with torch.set_grad_enabled(gradients):
+            got, want = compiled(x, mask), f(x, mask)
+            assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4, strides=n > 1)) == "", f"{n} rows: {wrong}"
+            if not gradients:
+                continue
+            (g,) = torch.autograd.grad(got.float().sum(), x)
+            (w,) = torch.autograd.grad(want.float().sum(), x)
+            assert (wrong := differ(g, w, rtol=1e-4, atol=1e-4)) == "", f"gradient, {n} rows: {wrong}"
+    assert flashover.compile_stats()["graphs"] - before["graphs"] <= 2
+    assert flashover.compile_stats()["eager_calls"] == before["eager_calls"]

@@ -334,6 +334,20 @@ def test_a_number_that_is_returned() -> None:
         assert torch.equal(twice, x * 2)
 
 
+def test_what_finds_a_size_takes_a_size_that_changes() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.bincount(x, minlength=x.shape[0]) * 2
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True, dynamic=True)
+    before = flashover.compile_stats()["graphs"]
+    with torch.no_grad():
+        for n in (5, 9, 2, 40):
+            x = torch.randint(0, 20, (n,))
+            assert torch.equal(compiled(x), f(x))
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
 def test_gradients_through_a_mask() -> None:
     def f(x: Tensor, m: Tensor) -> Tensor:
         return (x[m] * 2).sum()

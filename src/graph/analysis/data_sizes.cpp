@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -25,28 +26,33 @@ MakerOf find_makers(const Graph& g) {
   return out;
 }
 
+void collect_data_sizes(sym::Expr e, std::vector<sym::Expr>& out) {
+  if (e.is_const() || !sym::has_data_size(e)) return;
+  std::vector<sym::Expr> all;
+  sym::collect_vars(e, all);
+  for (sym::Expr s : all)
+    if (sym::has_data_size(s)) out.push_back(s);
+}
+void collect_data_sizes(const Sizes& list, std::vector<sym::Expr>& out) {
+  for (sym::Expr e : list) collect_data_sizes(e, out);
+}
+void collect_data_sizes(const TensorType& t, std::vector<sym::Expr>& out) {
+  collect_data_sizes(t.sizes, out);
+  collect_data_sizes(t.strides, out);
+  collect_data_sizes(t.offset, out);
+}
+
 // f(symbol) for each symbol of data in a node's arguments and results.
 template <typename F>
 void for_each_data_size(const Graph& g, const Node& node, F&& f) {
   std::vector<sym::Expr> symbols;
-  const auto look = [&](sym::Expr e) {
-    if (!e.is_const() && sym::has_data_size(e)) sym::collect_vars(e, symbols);
-  };
-  const auto look_all = [&](const Sizes& list) {
-    for (sym::Expr e : list) look(e);
-  };
   for (const Arg& a : node.args) {
-    if (const auto* e = std::get_if<sym::Expr>(&a)) look(*e);
-    if (const auto* list = std::get_if<Sizes>(&a)) look_all(*list);
+    if (const auto* e = std::get_if<sym::Expr>(&a)) collect_data_sizes(*e, symbols);
+    if (const auto* list = std::get_if<Sizes>(&a)) collect_data_sizes(*list, symbols);
   }
-  for (ValueId v : node.outs) {
-    if (v == kNoValue) continue;
-    look_all(g.type(v).sizes);
-    look_all(g.type(v).strides);
-    look(g.type(v).offset);
-  }
-  for (sym::Expr s : symbols)
-    if (sym::has_data_size(s)) f(s);
+  for (ValueId v : node.outs)
+    if (v != kNoValue) collect_data_sizes(g.type(v), symbols);
+  for (sym::Expr s : symbols) f(s);
 }
 
 void insert(std::vector<int32_t>& sorted, int32_t n) {
@@ -74,6 +80,30 @@ std::vector<std::vector<int32_t>> data_sizes_before(const Graph& g) {
     for_each_data_size(g, g.nodes[i], [&](sym::Expr s) {
       if (const auto maker = makers.find(s); maker != makers.end() && maker->second != n) insert(out[i], maker->second);
     });
+  }
+  return out;
+}
+
+std::vector<std::pair<sym::Expr, ValueId>> untold_data_sizes(const Graph& g, const Graph& from) {
+  std::vector<sym::Expr> met;
+  std::unordered_set<sym::Expr> told;
+  for (const Input& in : g.inputs) {
+    collect_data_sizes(g.type(in.value), met);
+    for (sym::Expr e : g.type(in.value).sizes) told.insert(e);
+  }
+  for (const Node& n : g.nodes) for_each_data_size(g, n, [&](sym::Expr s) { met.push_back(s); });
+  for (const Output& o : g.outputs) collect_data_sizes(o.type, met);
+  std::vector<std::pair<sym::Expr, ValueId>> out;
+  if (met.empty()) return out;
+  const MakerOf makers = find_makers(from);
+  for (sym::Expr s : met) {
+    if (!told.insert(s).second) continue;
+    ValueId found = kNoValue;
+    if (const auto maker = makers.find(s); maker != makers.end())
+      for (ValueId v : from.nodes[static_cast<size_t>(maker->second)].outs)
+        if (found == kNoValue && v != kNoValue && std::ranges::find(from.type(v).sizes, s) != from.type(v).sizes.end())
+          found = v;
+    out.emplace_back(s, found);
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "graph/analysis/data_sizes.h"
 #include "graph/checkpoint.h"
 #include "graph/partition/min_cut.h"
 #include "graph/rewrite/rewriter.h"
@@ -511,6 +512,16 @@ class Partitioner {
       copy_node(b, g_.nodes[i]);
     }
     add_gradients(b);
+    save_data_sizes(b);
+  }
+
+  // The sizes that follow from data are those of what is saved; where nothing has such a size, what found it is.
+  void save_data_sizes(Backward& b) const {
+    for (const auto& [size, value] : untold_data_sizes(b.p.backward, g_)) {
+      if (value == kNoValue || b.to[value] != kNoValue)
+        throw Declined("training: nothing tells the backward the size " + size.str());
+      save(b, value);
+    }
   }
 
   void add_gradients(Backward& b) const {

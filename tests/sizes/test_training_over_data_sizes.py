@@ -1,0 +1,150 @@
+"""Gradients through sizes that follow from data: one compile, whole, right for every number of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from comparing import differ
+from torch import Tensor
+
+import flashover
+
+
+def experts(x: Tensor, w: Tensor, m: Tensor) -> Tensor:
+    """Tokens are routed to one of three experts, as a mixture does."""
+    choice = torch.arange(x.shape[0]) % 3 * m
+    out = torch.zeros_like(x)
+    for e in range(3):
+        (rows,) = torch.where(choice == e)
+        out = out.index_add(0, rows, torch.tanh(x[rows] @ w) * (e + 1))
+    return out
+
+
+def best_experts(x: Tensor, w: Tensor, m: Tensor) -> Tensor:
+    weights, chosen = (x @ w).softmax(-1).topk(2, -1)
+    out = torch.zeros_like(x)
+    for e in range(4):
+        token, place = torch.where((chosen == e) & m.unsqueeze(1))
+        out.index_add_(0, token, (x[token] * w[e]).sin() * weights[token, place].unsqueeze(1))
+    return out
+
+
+def split_by_data(x: Tensor, w: Tensor, m: Tensor) -> Tensor:
+    n = m.sum()
+    first, second = (x @ w).split(torch.stack([n, x.shape[0] - n]).tolist())
+    return first.exp().sum() + second.sin().sum()
+
+
+def only_a_count(x: Tensor, w: Tensor, m: Tensor) -> Tensor:
+    """Nothing that the backward reads has the size itself."""
+    n = m.sum().item()
+    return (x.sum(0) @ w).expand(n, 4).sum(0)
+
+
+PROGRAMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "masked loss": lambda x, w, m: F.mse_loss(x @ w, x.flip(0), reduction="none")[m].mean(),
+    "rows": lambda x, w, m: (x[m] @ w).relu(),
+    "index_select": lambda x, w, m: (x.index_select(0, torch.nonzero(m).squeeze(1)) @ w).tanh().sum(),
+    "masked_select": lambda x, w, m: (x @ w).masked_select(m.unsqueeze(1)).square().sum(),
+    "cross entropy": lambda x, w, m: F.cross_entropy((x @ w)[m], m.long()[m], reduction="sum"),
+    "layer norm": lambda x, w, m: F.layer_norm(x[m] @ w, (4,), w[0], w[1]),
+    "both sides": lambda x, w, m: torch.cat([x[m] @ w, x[~m] * 2]),
+    "softmax": lambda x, w, m: torch.softmax(x[m] @ w, -1) * x[m],
+    "repeated": lambda x, w, m: x.repeat_interleave(m.long() * 2, dim=0) @ w,
+    "scattered": lambda x, w, m: torch.zeros(3, 4, dtype=x.dtype).index_add(0, m.nonzero()[:, 0] % 3, x[m]) @ w,
+    "experts": experts,
+    "best experts": best_experts,
+    "split": split_by_data,
+    "only a count": only_a_count,
+}
+
+
+# Autograd expands a number to the rows, and asks whether there is one: that call has a version of its own.
+ONE_IS_SPECIAL = {"masked loss", "index_select", "split", "only a count"}
+
+
+def masks(n: int) -> dict[str, Tensor]:
+    return {
+        "some": torch.arange(n) % 3 == 1,
+        "none": torch.zeros(n, dtype=torch.bool),
+        "one": torch.arange(n) == n // 2,
+        "all": torch.ones(n, dtype=torch.bool),
+        "random": torch.rand(n) > 0.5,
+    }
+
+
+def gradients(f: Callable[..., Tensor], x: Tensor, w: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    y = f(x, w, m)
+    (y * torch.linspace(0.5, 1.5, max(y.numel(), 1), dtype=y.dtype)[: y.numel()].view(y.shape)).sum().backward()
+    none = torch.zeros(())
+    return y.detach(), *(none if t.grad is None else t.grad for t in (x, w))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_compile_trains_at_every_number_of_elements(name: str) -> None:
+    f = PROGRAMS[name]
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()
+    torch.manual_seed(0)
+    for what, mask in masks(12).items():
+        x, w = torch.randn(12, 4), torch.randn(4, 4)
+        got, want = gradients(compiled, x, w, mask), gradients(f, x, w, mask)
+        exact = gradients(f, x.double(), w.double(), mask)
+        assert (wrong := differ(got, want, rtol=1e-4, atol=1e-5)) == "", f"{what}: {wrong}"
+        wrong = differ([t.double() for t in got], [t.double() for t in exact], rtol=1e-4, atol=1e-4, strides=False)
+        assert wrong == "", f"{what}, fp64: {wrong}"
+    after = flashover.compile_stats()
+    assert after["graphs"] - before["graphs"] == 1 + (name in ONE_IS_SPECIAL)
+    assert after["eager_calls"] == before["eager_calls"]
+    assert after["graph_breaks"] == before["graph_breaks"]
+
+
+def test_both_kinds_of_sizes() -> None:
+    flashover.reset()
+    compiled = flashover.compile(experts, fullgraph=True, dynamic=True)
+    before = flashover.compile_stats()["graphs"]
+    for n in (6, 12, 3, 17):
+        for what, mask in masks(n).items():
+            x, w = torch.randn(n, 4), torch.randn(4, 4)
+            got, want = gradients(compiled, x, w, mask), gradients(experts, x, w, mask)
+            assert (wrong := differ(got, want, rtol=1e-4, atol=1e-5)) == "", f"{n} rows, {what}: {wrong}"
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
+def test_backwards_that_come_later() -> None:
+    """Each goes by the sizes of its own forward."""
+
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        return (x[m] * x[m].sin()).sum()
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True)
+    inputs = [(torch.randn(12, 4, requires_grad=True), m) for m in masks(12).values()]
+    losses = [compiled(x, m) for x, m in inputs]
+    for loss, (x, m) in reversed(list(zip(losses, inputs, strict=True))):
+        loss.backward()
+        (want,) = torch.autograd.grad(f(x, m), x)
+        assert torch.allclose(x.grad, want, atol=1e-6)
+
+
+def test_one_element_may_be_a_version_of_its_own() -> None:
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        y = x * 2
+        y[m] = x[m].sin()
+        return y.sum()
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()
+    for mask in list(masks(12).values()) * 2:
+        x, want = torch.randn(12, 4, requires_grad=True), torch.zeros(12, 4)
+        compiled(x, mask).backward()
+        want = torch.where(mask.unsqueeze(1), x.detach().cos(), torch.full_like(x, 2.0))
+        assert torch.allclose(x.grad, want, atol=1e-5)
+    assert flashover.compile_stats()["graphs"] - before["graphs"] == 2
+    assert flashover.compile_stats()["eager_calls"] == before["eager_calls"]
