@@ -141,7 +141,7 @@ EntryPtr CompiledContinuations::other_case(Continuation& here, const frame::Capt
     if (here.entries.size() >= s_.limit || !may_compile_again()) return nullptr;
     const std::optional<frame::VaryingSizes> sizes = here.sizes.wanted(here.settings);
     frame::CaptureRequest request = request_of(here, resumption, per_call, sizes);
-    request.refuted = &seen.refuted();
+    request.refuted = &seen.refuted(true);
     const std::string where = line_of(resumption, code);
     const frame::NamesModules named(s_.root);
     EntryPtr made = make_entry(s_, here.settings, name_at(where), request, seen.why(), here.made);

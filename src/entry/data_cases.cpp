@@ -11,10 +11,15 @@ namespace flashover::entry {
 bool DataCase::note(const EntryPtr& ran, const std::string& fact) {
   ran_.push_back(ran);
   failed_.push_back(fact.empty() ? "two sizes that follow from data are equal" : fact);
-  const size_t before = refuted_.size();
-  for (const auto& [words, equality] : ran->takes)
-    if (fact.empty() ? equality : words == fact) refuted_.insert(words);
-  return refuted_.size() > before && ran_.size() < kMaxCases;
+  bool known = false;
+  for (const auto& [words, equality] : ran->takes) {
+    if (fact.empty() ? !equality : words != fact) continue;
+    known = true;
+    (fact.empty() ? suspected_ : refuted_).insert(words);
+  }
+  if (fact.empty()) refuted_.insert("version " + std::to_string(ran->version) + " serves the call");
+  suspected_.insert(refuted_.begin(), refuted_.end());
+  return known && ran_.size() < kMaxCases;
 }
 
 bool DataCase::may_serve(const Entry& e) const {
@@ -24,7 +29,7 @@ bool DataCase::may_serve(const Entry& e) const {
 }
 
 bool DataCase::is_given_up(const Entry& e) const {
-  return e.kind == Entry::Kind::kEager && !e.refuted.empty() && std::ranges::includes(refuted_, e.refuted);
+  return e.kind == Entry::Kind::kEager && !e.refuted.empty() && std::ranges::includes(suspected_, e.refuted);
 }
 
 Recompile DataCase::why() const {

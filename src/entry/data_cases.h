@@ -25,12 +25,13 @@ class DataCase {
   bool may_serve(const Entry& e) const;  // as far as is known
   // The version that was made for this call could not be compiled.
   bool is_given_up(const Entry& e) const;
-  const std::set<std::string>& refuted() const { return refuted_; }
+  // What is not so; by_guess: or may be not so, for captures that cannot ask the call itself.
+  const std::set<std::string>& refuted(bool by_guess) const { return by_guess ? suspected_ : refuted_; }
   // Why another one is made.
   Recompile why() const;
 
  private:
-  std::set<std::string> refuted_;
+  std::set<std::string> refuted_, suspected_;
   std::vector<EntryPtr> ran_;
   std::vector<std::string> failed_;  // by entry of ran_
 };

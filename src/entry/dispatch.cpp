@@ -88,7 +88,7 @@ EntryPtr other_case(Callable* c, Bound& bound, SourceObjects& objects, const Dat
     const Held function(c->function);
     const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings);
     frame::CaptureRequest request = request_of(c, bound, sizes);
-    request.refuted = &seen.refuted();
+    request.refuted = &seen.refuted(!s.settings.fullgraph);
     Settings settings = s.settings;
     settings.fullgraph = false;  // a case that cannot be compiled is no error: the call runs eager
     EntryPtr made = make_entry(s, settings, s.settings.name, request, seen.why(), s.made);

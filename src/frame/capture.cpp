@@ -14,6 +14,7 @@
 #include "frame/torch_state.h"
 #include "frame/tracers.h"
 #include "graph/analysis/devices.h"
+#include "sym/found.h"
 #include "trace/assume.h"
 #include "trace/exchange.h"
 #include "trace/no_memory.h"
@@ -217,6 +218,7 @@ struct Speculation {
   bool narrowed_inputs = true;  // the parts of inputs that are inputs are only read
   bool elements = false;        // buffers of one element hold what they hold now
   bool data_sizes = false;      // sizes that follow from data are symbols (Session::data_sizes)
+  bool data_values = false;     // and numbers where the program needs them (sym/found.h)
 };
 
 void decline(Capture& out, std::string reason, std::string where) {
@@ -304,6 +306,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
       return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
     };
   session.data_sizes = speculation.data_sizes;
+  sym::may_be_found() = speculation.data_values;
   if (request.refuted != nullptr) session.sizes().refuted = *request.refuted;
   in.recorder.numbers.takes_the_usual_way = !request.may_break;
   in.recorder.numbers.elements = speculation.elements;
@@ -737,6 +740,7 @@ Capture capture(const CaptureRequest& request) {
   speculation.assumptions = request.varying_numbers != nullptr;  // others than the own pipeline take no numbers either
   speculation.elements = request.varying_numbers != nullptr && request.first;
   speculation.data_sizes = request.varying_numbers != nullptr;
+  speculation.data_values = request.refuted != nullptr && !request.may_break;
   Capture out = capture(request, speculation);
   if (PyErr_Occurred()) return out;
   // A graph ends where data is asked for, then: before the first size that follows from it.
@@ -745,6 +749,12 @@ Capture capture(const CaptureRequest& request) {
   };
   if (out.data_sizes && request.may_break && !out.raised && (out.declined || ends_for_data(out))) {
     speculation.data_sizes = false;
+    release(out);
+    out = capture(request, speculation);
+    if (PyErr_Occurred()) return out;
+  }
+  if (out.data_sizes && !request.may_break && !speculation.data_values && !out.raised && ends_for_data(out)) {
+    speculation.data_values = true;
     release(out);
     out = capture(request, speculation);
     if (PyErr_Occurred()) return out;

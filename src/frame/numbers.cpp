@@ -10,6 +10,7 @@
 #include "frame/interpret/instructions.h"
 #include "frame/observe.h"
 #include "guards/tensors.h"
+#include "sym/found.h"
 #include "trace/trace.h"
 
 namespace flashover::frame {
@@ -663,8 +664,11 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
     if (!is_of_data(a) && !is_of_data(b)) return session_->sizes().holds(relation, left, right);
     if (const std::optional<bool> known = session_->sizes().known_of_data(relation, left, right)) return *known;
     if (wanted < 0 && !takes_the_usual_way) refuse_question(*x, *y, op);
-    return session_->sizes().expect(relation, left, right,
-                                    wanted < 0 ? usual_truth(relation, left, right) : wanted == 1);
+    if (wanted >= 0) return session_->sizes().expect(relation, left, right, wanted == 1);
+    const std::optional<int64_t> a_now = sym::found_in_call(left), b_now = sym::found_in_call(right);
+    return session_->sizes().expect(
+        relation, left, right,
+        a_now && b_now ? sym::satisfied(relation, *a_now, *b_now) : usual_truth(relation, left, right));
   }
   if (is_of_data(a) || is_of_data(b)) throw Declined("data-dependent: a comparison of a number that follows from data");
   NumberCheck c;
@@ -699,7 +703,12 @@ void Numbers::read_step(int32_t index) {
   if (read_[static_cast<size_t>(index)]) return;
   read_[static_cast<size_t>(index)] = 1;
   if (const auto size = sizes_.find(index); size != sizes_.end()) {
-    session_->sizes().specialize(size->second, sym::Fixing::kRead);
+    const int64_t value = session_->sizes().specialize(size->second, sym::Fixing::kRead);
+    // (Where nobody could compute it when its object was made, that shows another number.)
+    PyObject* shown = objects_[static_cast<size_t>(index)].get();
+    if (program.steps[static_cast<size_t>(index)].kind == NumberStep::Kind::kOfData &&
+        !(PyLong_CheckExact(shown) && PyLong_AsLongLong(shown) == value))
+      throw Declined("data-dependent: a number that follows from data is needed");
     return;
   }
   const NumberStep s = program.steps[static_cast<size_t>(index)];

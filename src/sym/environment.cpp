@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "sym/found.h"
 
 namespace flashover::sym {
 namespace {
@@ -245,7 +246,7 @@ int64_t Environment::now(Expr e) const {
   if (e.is_const()) return e.value();
   return evaluate(e, [this](Expr variable) {
     const std::optional<int> k = size_symbol_index(variable);
-    if (k && *k >= kMaxSizeSymbols) return kDataSizeShown;
+    if (k && *k >= kMaxSizeSymbols) return found_in_call(variable).value_or(kDataSizeShown);
     FLASHOVER_CHECK(k && static_cast<size_t>(*k) < now_.size()) << "no size " << variable.str() << " in this trace";
     return now_[static_cast<size_t>(*k)];
   });
@@ -396,7 +397,8 @@ bool Environment::holds_usually(Relation r, Expr a, Expr b) {
                                                   : !is_below(b, 3);
   // Where few elements lie is of no consequence.
   if (layout_only && (is_below(a, 3) || is_below(b, 3))) return answer;
-  return expect(r, a, b, answer);
+  const std::optional<int64_t> x = found_in_call(a), y = x ? found_in_call(b) : std::nullopt;
+  return expect(r, a, b, y ? satisfied(r, *x, *y) : answer);
 }
 
 bool Environment::expect(Relation r, Expr a, Expr b, bool answer) {
@@ -423,6 +425,10 @@ bool Environment::follows(Relation r, Expr a, Expr b) const { return known(r, ca
 int64_t Environment::specialize(Expr e, Fixing how) {
   e = canonical(e);
   if (has_data_size(e)) {
+    if (const std::optional<int64_t> value = found_in_call(e)) {
+      const std::optional<bool> so = known(Relation::kEqual, e, Expr(*value));
+      if (so.value_or(false) || (!so && expect(Relation::kEqual, e, Expr(*value), true))) return *value;
+    }
     const std::string why = "data-dependent: the number " + e.str() + " follows from data, and is needed as a number";
     if (refuse) refuse(why);
     throw Declined(why);

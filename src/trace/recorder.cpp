@@ -26,10 +26,12 @@
 #include "base/check.h"
 #include "eager/eval.h"
 #include "ops/names.h"
+#include "sym/found.h"
 #include "torch/autocast.h"
 #include "torch/size_node.h"
 #include "trace/assume.h"
 #include "trace/bounds.h"
+#include "trace/data_values.h"
 #include "trace/elsewhere.h"
 #include "trace/exchange.h"
 #include "trace/map_tensors.h"
@@ -102,6 +104,18 @@ Recorder::Recorder() : Recorder(std::make_shared<Liveness>()) {
   at::SavedTensorDefaultHooks::set_tls_state({});
   active_recorder = this;
   sizes_->assume = [this](const sym::SizeGuard& fact, std::string words) { assume_of_data(fact, std::move(words)); };
+  const auto real_inputs = [this] {
+    std::unordered_map<ValueId, at::Tensor> out;
+    for (const InputRecord& in : inputs_)
+      out.emplace(graph_.inputs[static_cast<size_t>(in.number)].value, in.impl->real);
+    for (size_t i = 0; i < constants_.size(); ++i)
+      out.emplace(graph_.inputs[static_cast<size_t>(constant_inputs_[i])].value, constants_[i]);
+    return out;
+  };
+  const auto values =
+      std::make_shared<DataValues>(graph_, real_inputs, [this](sym::Expr size) { return sizes_->now(size); });
+  sym::find_by(
+      [this, values](sym::Expr e) { return in_backward_ || ended_ || declined_ ? std::nullopt : values->of(e); });
   sizes_->refuse = [this](const std::string& why) { throw_decline(why); };
   link_intercepts();
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);
@@ -116,6 +130,7 @@ Recorder::~Recorder() {
   sizes_->line = nullptr;
   sizes_->assume = nullptr;
   sizes_->refuse = nullptr;
+  sym::find_by({});
   select(nullptr);
   if (!ended_) swap_back();
 }

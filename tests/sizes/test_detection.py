@@ -101,7 +101,8 @@ def detector(name: str) -> nn.Module:
     torch.manual_seed(0)
     kind = getattr(torchvision.models.detection, name)
     sized = {} if name.startswith("ssd") else {"min_size": 64, "max_size": 96}
-    model = kind(weights=None, weights_backbone=None, num_classes=5, topk_candidates=100, **sized).eval()
+    few = {} if name.startswith("faster") else {"topk_candidates": 100}
+    model = kind(weights=None, weights_backbone=None, num_classes=5, **few, **sized).eval()
     with torch.no_grad():
         for where, p in model.named_parameters():
             if ("cls_" in where or "classification" in where) and where.endswith("weight") and p.dim() > 1:
@@ -116,7 +117,7 @@ def detections(result: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     ]
 
 
-MODELS = ["retinanet_resnet50_fpn", "fcos_resnet50_fpn", "ssdlite320_mobilenet_v3_large"]
+MODELS = ["retinanet_resnet50_fpn", "fcos_resnet50_fpn", "fasterrcnn_resnet50_fpn", "ssdlite320_mobilenet_v3_large"]
 
 
 @pytest.mark.parametrize("name", MODELS)

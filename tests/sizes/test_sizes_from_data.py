@@ -334,6 +334,24 @@ def test_a_number_that_is_returned() -> None:
         assert torch.equal(twice, x * 2)
 
 
+def test_a_loop_over_what_was_found_is_a_version_a_length() -> None:
+    def f(x: Tensor, labels: Tensor) -> Tensor:
+        out = torch.zeros(4)
+        for label in torch.unique(labels):
+            out = out + x[labels == label].sum(0) * label
+        return out
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True, options={"eager_warning": False})
+    before = flashover.compile_stats()
+    with torch.no_grad():
+        for labels in (3, 3, 2, 3, 4, 2, 6):
+            x = torch.randn(12, 4)
+            assert torch.allclose(compiled(x, torch.arange(12) % labels), f(x, torch.arange(12) % labels), atol=1e-5)
+    assert flashover.compile_stats()["graphs"] - before["graphs"] == 3
+    assert flashover.compile_stats()["eager_calls"] - before["eager_calls"] == 1, "past the third length"
+
+
 def test_what_finds_a_size_takes_a_size_that_changes() -> None:
     def f(x: Tensor) -> Tensor:
         return torch.bincount(x, minlength=x.shape[0]) * 2
