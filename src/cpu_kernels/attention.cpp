@@ -206,7 +206,7 @@ void task(const Attention& a, int64_t head, int64_t first, int64_t rows) {
     for (int64_t i = 0; i < rows; ++i) to[(first + i) * a.logsumexp.row] = b.maxima[i] + std::log(b.totals[i]);
   }
   for (int64_t i = 0; i < rows; ++i) {
-    const bool none = b.maxima[i] == -INFINITY && b.totals[i] == 0.f && a.zero_if_none;
+    const bool none = b.maxima[i] == -INFINITY && b.totals[i] == 0.f && (a.zero_if_none || a.keys == 0);
     const __m512 total = _mm512_set1_ps(b.totals[i]);
     char* row = out + (first + i) * a.out.row * element;
     for (int64_t c = 0; c < a.value_width; c += 16) {
@@ -225,6 +225,7 @@ void task(const Attention& a, int64_t head, int64_t first, int64_t rows) {
 
 void attention(const Attention& a) {
   const int64_t heads = a.batch[0] * a.batch[1] * a.batch[2], team = team_size();
+  if (a.queries == 0) return;
   int64_t rows = std::min(kTaskRows, a.queries);
   // Heads alone keep the team busy, or their queries are divided too (each block lays out the keys again).
   while (heads * (up(a.queries, rows) / rows) < 2 * team && rows > 64) rows = up(up(rows, 2) / 2, kRows);

@@ -385,7 +385,7 @@ bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
   if (c.declined || c.raised || !c.broken_marks.empty()) return false;
   // A size that is one number is compared as the tensor has it, and not with what the trace took it for.
   if (std::ranges::any_of(c.size_symbols,
-                          [](const frame::SizeSymbol& s) { return s.fixed && s.value == trace::kInsteadOfOne; }))
+                          [](const frame::SizeSymbol& s) { return s.fixed && s.value == trace::kInsteadOfFew; }))
     return false;
   e.required = c.required.size();
   SourceObjects objects;
@@ -408,7 +408,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
   if (!is_of_this_call(e, request)) {
     forget_capture(e);
     as_they_are = *given.varying_sizes;
-    as_they_are->ones = false;
+    as_they_are->few = false;
     request.varying_sizes = &*as_they_are;
     if (!capture_and_guard(a, request)) return;
   }

@@ -171,9 +171,14 @@ struct TrainingState {
     for (const TensorType& t : backward_types)
       made->backward_inputs.push_back(
           {aten::to_aten(t.dtype), aten::to_aten(t.device), numbers(t.sizes), numbers(t.strides)});
-    for (const PartitionSignature::Result& r : signature.results)
-      made->results.push_back(
-          {at::kFloat, at::kCPU, numbers(r.sizes), numbers(r.strides), sym::evaluate(r.offset, value)});
+    for (const PartitionSignature::Result& r : signature.results) {
+      const std::vector<int64_t> now = numbers(r.sizes);
+      const bool empty = std::ranges::find(now, 0) != now.end();
+      TensorType type;
+      type.sizes = r.sizes, type.strides = r.strides;
+      const std::vector<int64_t> strides = numbers(empty ? strides_where_empty(type) : r.strides);
+      made->results.push_back({at::kFloat, at::kCPU, now, strides, sym::evaluate(r.offset, value)});
+    }
     last_sizes = std::move(sizes);
     return last_layouts = std::move(made);
   }

@@ -519,8 +519,14 @@ PyObject* Numbers::fold(PyObject* function, PyObject* items) {
 
 // Of sizes; nullopt: no expression says it.
 std::optional<sym::Expr> Numbers::computed(sym::Expr a, sym::Expr b, int op) const {
-  const bool divides = session_->sizes().now(b) > 0 && sym::proven_lt(sym::Expr(0), b);
-  switch (op % kInPlace) {
+  const auto is_positive = [&] {
+    sym::Environment& sizes = session_->sizes();
+    return sizes.now(b) > 0 && (sym::has_data_size(b) ? sizes.follows(sym::Relation::kLess, 0, b)
+                                                      : sizes.holds(sym::Relation::kLess, 0, b));
+  };
+  const int plain = op % kInPlace;
+  const bool divides = (plain == 2 || plain == 6) && is_positive();
+  switch (plain) {
     case 0:
       return a + b;
     case 2:

@@ -352,8 +352,8 @@ std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, 
                               std::to_string(promise.most),
                           ""});
     }
-    const bool one = guards::size_of(tensor, static_cast<int32_t>(d)) == 1 && varying.ones && !promise.bounded;
-    if (!wants_its_own(tensor, d)) out.push_back({d, promise, one ? trace::kInsteadOfOne : 0});
+    const bool few = guards::size_of(tensor, static_cast<int32_t>(d)) < sym::kLeastPresumed && varying.few;
+    if (!wants_its_own(tensor, d)) out.push_back({d, promise, few && !promise.bounded ? trace::kInsteadOfFew : 0});
   }
   return out;
 }

@@ -14,7 +14,7 @@ namespace flashover::frame {
 // Sizes of inputs that change from call to call.
 struct VaryingSizes {
   bool all = false;                                        // of every input
-  bool ones = true;                                        // those that are 1 now are traced as larger ones
+  bool few = true;                                         // those that are 0 or 1 now are traced as larger ones
   bool marked_only = false;                                // else `dims` and `dynamic_sources` count as well
   std::unordered_map<std::string, std::set<size_t>> dims;  // by the input's path
   std::string dynamic_sources, static_sources;             // paths and patterns, commas between

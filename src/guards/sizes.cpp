@@ -58,18 +58,15 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::Asked
   const auto equal = [&](const std::string& part, Expr e, std::string where) {
     return Words{part + " == " + in_words(e.str(), names), part, words_of(e), std::move(where)};
   };
-  // Each symbol is a size of some input; where it is met first it is read, and has to be in its range.
+  // Each symbol is a size of some input: it is read where it is met first.
   for (const Input& in : inputs)
     for (size_t d = 0; d < in.type.rank(); ++d) {
       const Expr e = in.type.sizes[d];
       if (e.kind() != sym::Kind::kVar || known_.contains(e)) continue;
-      const int32_t read = add({Op::kSize, {}, in.object, static_cast<int32_t>(d)});
-      known_.emplace(e, read);
-      const Expr least = e.range().lo;
-      check(Relation::kLessEqual, compile(least), read,
-            {least.str() + " <= " + size_in_words(in, d), "", size_in_words(in, d), ""});
+      known_.emplace(e, add({Op::kSize, {}, in.object, static_cast<int32_t>(d)}));
     }
-  for (const Input& in : inputs)
+  for (const Input& in : inputs) {
+    const Sizes strides = strides_where_empty(in.type);  // (and where it is not)
     for (size_t d = 0; d < in.type.rank(); ++d) {
       const Expr size = in.type.sizes[d], stride = in.type.strides[d];
       const auto at = static_cast<int32_t>(d);
@@ -85,11 +82,12 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::Asked
         }
       }
       if (!stride.is_const()) {
-        const int32_t expected = compile(stride);
+        const int32_t expected = compile(strides[d]);
         check(Relation::kEqual, add({Op::kStride, {}, in.object, at}), expected,
               equal(stride_in_words(in, d), stride, ""));
       }
     }
+  }
   for (const auto& [g, where] : guards) {
     const int32_t a = compile(g.a);
     check(g.relation, a, compile(g.b), {in_words(str(g), names), words_of(g.a), words_of(g.b), where});

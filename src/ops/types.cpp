@@ -54,6 +54,27 @@ Sizes contiguous_strides(const Sizes& sizes) {
   return strides;
 }
 
+Sizes strides_where_empty(const TensorType& t) {
+  Sizes out = t.strides;
+  std::vector<bool> placed(t.sizes.size());
+  sym::Expr span = 1, span_where_empty = 1;
+  for (size_t n = 0; n < t.sizes.size(); ++n) {
+    size_t d = t.sizes.size();
+    while (d-- > 0 && (placed[d] || !(t.strides[d] == span))) {
+    }
+    if (d >= t.sizes.size()) {  // not dense, but for dimensions of size 1, which lie anywhere
+      for (size_t left = 0; left < t.sizes.size(); ++left)
+        if (!placed[left] && !t.sizes[left].is_const(1)) return t.strides;
+      break;
+    }
+    placed[d] = true;
+    out[d] = span_where_empty;
+    span = span * (t.sizes[d].is_const() ? sym::max(t.sizes[d], 1) : t.sizes[d]);
+    span_where_empty = span_where_empty * sym::max(t.sizes[d], 1);
+  }
+  return out;
+}
+
 bool is_contiguous(const TensorType& t) {
   if (t.opaque || t.strides.size() != t.sizes.size()) return false;
   for (sym::Expr size : t.sizes)

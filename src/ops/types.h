@@ -71,6 +71,8 @@ struct TensorType {
   sym::Expr numel() const { return sym::product(sizes); }
 };
 Sizes contiguous_strides(const Sizes& sizes);
+// Its strides in eager where sizes that are symbols are 0: where it is dense, an empty dimension counts as one.
+Sizes strides_where_empty(const TensorType& t);
 bool is_contiguous(const TensorType& t);  // provably; size-1 dims are ignored
 // Elementwise equality by known_eq.
 bool same_sizes(const Sizes& a, const Sizes& b);

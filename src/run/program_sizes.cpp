@@ -76,6 +76,19 @@ void find_sizes(Program& p) {
 
 bool same_layout(const Shape& a, const Shape& b) { return a.sizes == b.sizes && a.strides == b.strides; }
 
+int64_t number_of(const Program& p, sym::Expr e) {
+  if (e.is_const()) return e.value();
+  plan::NumberTable table;
+  table.add(e);
+  return table.numbers(p.symbols->sources, p.values)[0];
+}
+
+// The user sees the strides of results without elements, too.
+void set_strides_of_empty(Program& p, const TensorType& type, uint32_t place) {
+  const Sizes strides = strides_where_empty(type);
+  for (size_t d = 0; d < strides.size(); ++d) p.numbers[place + type.rank() + d] = number_of(p, strides[d]);
+}
+
 void find_outputs(Program& p) {
   const plan::Plan& plan = p.plan;
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
@@ -83,6 +96,7 @@ void find_outputs(Program& p) {
     const Shape& shape = p.output_shapes.emplace_back(o.type, p.numbers.data() + p.symbols->outputs[i]);
     const int64_t offset = p.output_offsets.emplace_back(offset_at(p, p.symbols->outputs[i], shape));
     const int64_t elements = checked_span(shape);
+    if (elements == 0 && !o.type.opaque) set_strides_of_empty(p, o.type, p.symbols->outputs[i]);
     p.narrowed.push_back(false);
     if (o.tensor < 0) continue;
     p.narrowed[i] = !same_layout(shape, p.shapes[o.tensor]) || offset != 0;
@@ -129,12 +143,7 @@ void place_pointers(Program& p) {
 }
 
 void make_sized_calls(Program& p) {
-  const auto put = [&](sym::Expr& e) {
-    if (e.is_const()) return;
-    plan::NumberTable table;
-    table.add(e);
-    e = table.numbers(p.symbols->sources, p.values)[0];
-  };
+  const auto put = [&](sym::Expr& e) { e = number_of(p, e); };
   for (const auto& [call, step] : p.sized_calls) {
     plan::Step s = *step;
     for (Arg& a : s.args) {

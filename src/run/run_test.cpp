@@ -461,7 +461,7 @@ std::string sized_body() {
 TEST(Run, PlansWithSymbolsRunAtAnySize) {
   auto e = load_text(sized_body());
   const auto weight = at::randn({4});
-  for (const int64_t rows : {2, 7, 300, 2, 1})
+  for (const int64_t rows : {2, 7, 300, 2, 1, 0})
     for (const int64_t columns : {2, 31, 1000}) {
       const auto x = at::randn({rows, columns});
       const auto out = run(*e, {x, weight});
@@ -470,10 +470,9 @@ TEST(Run, PlansWithSymbolsRunAtAnySize) {
       EXPECT_TRUE(out[2].equal(weight * 4));
       EXPECT_TRUE(out[3].equal(x.flatten().slice(0, 0, rows) * 2 * columns));
     }
-  EXPECT_EQ(e->counters().calls, 15);
+  EXPECT_EQ(e->counters().calls, 18);
   EXPECT_EQ(e->counters().frozen_runs, 1) << "sizes share what is computed from parameters";
   EXPECT_EQ(e->plan().inputs[0].type.sizes[0], sym::size_symbol(0));
-  EXPECT_THROW(run(*e, {at::randn({0, 5}), weight}), InternalError) << "0 is static";
   EXPECT_THROW(run(*e, {at::randn({5}), weight}), InternalError);
   EXPECT_THROW(run(*e, {at::randn({5, 5})}), InternalError);
 }

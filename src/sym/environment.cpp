@@ -260,8 +260,55 @@ Expr Environment::canonical(Expr e) const {
   });
 }
 
+namespace {
+
+// The least that a guard leaves of a size: 5 of s0 for 2 <= (s0 + 1) // 3.
+struct Least {
+  Expr size;
+  int64_t number = 0;
+};
+std::optional<Least> least_by(const SizeGuard& g) {
+  const auto& [relation, a, b] = g;
+  if (relation == Relation::kNotEqual && b.is_const(0) && size_symbol_index(a)) return Least{a, 1};
+  if ((relation != Relation::kLess && relation != Relation::kLessEqual) || !a.is_const() || a.value() > kFar)
+    return std::nullopt;
+  Least out{b, a.value() + (relation == Relation::kLess ? 1 : 0)};
+  for (int depth = 0; depth < 4 && !size_symbol_index(out.size); ++depth) {
+    const auto parts = out.size.operands();
+    const Kind kind = out.size.kind();
+    if (kind == Kind::kFloorDiv && parts[1].is_const() && parts[1].value() > 0 && out.number < kFar / parts[1].value())
+      out = {parts[0], out.number * parts[1].value()};
+    else if (kind == Kind::kAdd && parts.back().is_const())
+      out = {out.size - parts.back(), out.number - parts.back().value()};
+    else if (kind == Kind::kMul && parts.size() == 2 && parts[0].is_const() && parts[0].value() > 0)
+      out = {parts[1], ceildiv(Expr(out.number), parts[0]).value()};
+    else
+      return std::nullopt;
+  }
+  return size_symbol_index(out.size) ? std::optional(out) : std::nullopt;
+}
+
+}  // namespace
+
+// The same for sizes that are larger by what the guards say is their least.
+Expr Environment::raised(Expr e) const {
+  std::unordered_map<Expr, int64_t> least;
+  for (const AskedGuard& g : guards_)
+    if (const auto known = least_by(g.guard)) least[known->size] = std::max(least[known->size], known->number);
+  if (least.empty()) return e;
+  return substitute(e, [&](Expr variable) -> std::optional<Expr> {
+    const auto known = least.find(variable);
+    return known == least.end() ? std::nullopt : std::optional(variable + Expr(known->second));
+  });
+}
+
 std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
   if (const auto answer = proven(r, a, b)) return answer;
+  if (!far_above(a) && !far_above(b)) {
+    const Expr difference = a - b, larger = raised(difference);
+    if (!(larger == difference))
+      if (const auto answer = proven(r, larger, Expr(0))) return answer;
+  }
   for (const AskedGuard& g : guards_)
     if (const auto answer = by_fact({g.guard.relation, canonical(g.guard.a), canonical(g.guard.b)}, r, a, b))
       return answer;

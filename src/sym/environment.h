@@ -115,6 +115,7 @@ class Environment {
  private:
   std::string here() const { return line ? line() : ""; }
   std::optional<bool> known(Relation r, Expr a, Expr b) const;
+  Expr raised(Expr e) const;
   std::optional<bool> known_of_multiples(Relation r, Expr a, Expr b) const;
   bool holds_by_divisors(Expr a, Expr b);
   bool solve(Expr difference);
@@ -146,8 +147,8 @@ class AskScope {
 };
 
 // While it lives, on its thread, what known_eq and its kin cannot prove they take for so where it is for all sizes from
-// kLeastPresumed on; nothing is asked for that. For type rules: whether they say the same of sizes of 1 is looked at
-// once for a whole trace (trace/sizes_of_one.cpp).
+// kLeastPresumed on; nothing is asked for that. For type rules: whether they say the same of smaller sizes is looked at
+// once for a whole trace (trace/small_sizes.cpp).
 class PresumeScope {
  public:
   PresumeScope();

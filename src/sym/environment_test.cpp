@@ -19,10 +19,28 @@ std::vector<std::string> texts(const Environment& e) {
 TEST(Environment, WhatIsKnownIsNoGuard) {
   Environment e;
   const Expr a = e.add(7);
-  EXPECT_TRUE(e.holds(kLess, Expr(0), a));
-  EXPECT_FALSE(e.holds(kEqual, a, Expr(0)));
+  EXPECT_TRUE(e.holds(kLessEqual, Expr(0), a));
+  EXPECT_FALSE(e.holds(kEqual, a, Expr(-1)));
   EXPECT_TRUE(e.holds(kEqual, 2 * a, a + a));
   EXPECT_TRUE(texts(e).empty());
+}
+
+TEST(Environment, SizesMayBeZeroWhereNobodyAsks) {
+  Environment e;
+  const Expr a = e.add(7), b = e.add(9);
+  EXPECT_TRUE(e.holds(kNotEqual, a, Expr(0)));
+  EXPECT_TRUE(e.holds(kLess, Expr(0), b));
+  EXPECT_EQ(texts(e), (std::vector<std::string>{"s0 != 0", "0 < s1"}));
+  EXPECT_TRUE(e.holds(kLess, Expr(0), a * b)) << "both are more";
+  EXPECT_TRUE(e.holds(kLessEqual, b, a * b));
+  EXPECT_EQ(texts(e).size(), 2u);
+}
+
+TEST(Environment, AGuardOfAQuotientSaysWhatASizeIsAtLeast) {
+  const Expr a = size_symbol(0);
+  const AssumeScope facts({{kLessEqual, Expr(2), floordiv(2 * a + 1, Expr(3))}});
+  EXPECT_TRUE(known_le(Expr(3), a));
+  EXPECT_FALSE(known_le(Expr(4), a));
 }
 
 TEST(Environment, AGuardHoldsTimesASize) {

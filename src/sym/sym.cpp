@@ -76,13 +76,16 @@ int64_t sat_floordiv(int64_t a, int64_t b) {  // b > 0
   if (infinite(b)) return a >= 0 ? (infinite(a) ? kInf : 0) : (infinite(a) ? -kInf : -1);
   return infinite(a) ? a : floordiv_int(a, b);
 }
+// (Nothing is divided by 0.)
 Range range_floordiv(Range a, Range b) {
+  if (b.lo == 0) b.lo = 1;
   if (b.lo < 1) return {};
   int64_t c[4] = {sat_floordiv(a.lo, b.lo), sat_floordiv(a.lo, b.hi), sat_floordiv(a.hi, b.lo),
                   sat_floordiv(a.hi, b.hi)};
   return {*std::min_element(c, c + 4), *std::max_element(c, c + 4)};
 }
 Range range_mod(Range a, Range b) {
+  if (b.lo == 0) b.lo = 1;
   if (b.lo < 1) return b.hi <= -1 ? Range{sat_add(b.lo, 1), 0} : Range{};
   Range r{0, infinite(b.hi) ? kInf : b.hi - 1};
   if (a.lo >= 0 && !infinite(a.hi)) r.hi = std::min(r.hi, a.hi);
@@ -535,6 +538,10 @@ void split_symbolic(Expr a, Expr b, Expr& quotient, Expr& rest) {
   quotient = from_sum(std::move(q));
   rest = from_sum(std::move(r));
 }
+// Whether b is not 0, or made of sizes that are none where something divides by them.
+bool may_divide(Expr b) {
+  return proven_ne(b, Expr(0)) || (b.range().lo >= 0 && b.kind() != Kind::kMin && b.kind() != Kind::kMax);
+}
 bool in_zero_to(Expr e, Expr b) { return proven_le(Expr(0), e) && proven_lt(e, b); }
 
 Expr extremum(Kind kind, Expr a, Expr b) {
@@ -608,7 +615,7 @@ Expr size_symbol(int k) {
   FLASHOVER_CHECK(k >= 0 && k < 2 * kMaxSizeSymbols) << "size symbol " << k;
   Interner::get().any_sizes_.store(true, std::memory_order_relaxed);
   if (k >= kMaxSizeSymbols)
-    return var("u" + std::to_string(k - kMaxSizeSymbols), kDataSizeRange, Interner::get().size_hint);
+    return var("u" + std::to_string(k - kMaxSizeSymbols), kSizeSymbolRange, Interner::get().size_hint);
   return var("s" + std::to_string(k), kSizeSymbolRange, Interner::get().size_hint);
 }
 std::optional<int> size_symbol_index(Expr e) {
@@ -679,7 +686,7 @@ Expr floordiv(Expr a, Expr b) {
   }
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
-  if (proven_ne(b, Expr(0))) {
+  if (may_divide(b)) {
     if (rest.is_const(0) || in_zero_to(rest, b)) return quotient;
   } else {
     quotient = Expr(0);
@@ -697,7 +704,7 @@ Expr mod(Expr a, Expr b) {
   }
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
-  if (proven_ne(b, Expr(0))) {
+  if (may_divide(b)) {
     if (rest.is_const(0) || in_zero_to(rest, b)) return rest;
   } else {
     rest = a;

@@ -67,21 +67,20 @@ class Expr {
 Expr var(std::string_view name, Range range, int64_t hint);
 
 // Symbol k of the sizes of a graph's inputs: variable "s<k>", the same node in every program. parse() knows these names.
-// A size of 0 is static: strides and what operators do depend on it. The hint is one number for every program, for cost
+// It may be 0: what an expression divides by is asked not to be. The hint is one number for every program, for cost
 // models only: no fact, kernel or plan may depend on it. 0 <= k < 2 * kMaxSizeSymbols.
 constexpr int kMaxSizeSymbols = 4096;
-constexpr Range kSizeSymbolRange{1, Range::kInf};
-// Type rules look at sizes of 1. They are told of symbols as of sizes from here on (PresumeScope), and asked again for
-// those that are 1 (trace/sizes_of_one.cpp).
+constexpr Range kSizeSymbolRange{0, Range::kInf};
+// Type rules look at sizes of 0 and 1. They are told of symbols as of sizes from here on (PresumeScope), and asked again
+// for those that are less (trace/small_sizes.cpp).
 constexpr int64_t kLeastPresumed = 2;
-// Symbols from kMaxSizeSymbols on are sizes that follow from data ("u<k>"): any from 0 on, and nothing is presumed.
+// Symbols from kMaxSizeSymbols on are sizes that follow from data ("u<k>"), of which nothing is presumed.
 Expr size_symbol(int k);
 inline Expr data_size_symbol(int k) { return size_symbol(kMaxSizeSymbols + k); }
 std::optional<int> size_symbol_index(Expr e);  // k of size_symbol(k); nullopt for any other expression
 std::optional<int> size_symbol_of_name(std::string_view name);
 bool has_size_symbol(Expr e);
 bool has_data_size(Expr e);
-constexpr Range kDataSizeRange{0, Range::kInf};
 // Before the first size symbol of a process: what tests compare plans under.
 void set_size_hint_for_test(int64_t hint);
 
@@ -89,6 +88,7 @@ Expr operator+(Expr a, Expr b);
 Expr operator-(Expr a, Expr b);
 Expr operator-(Expr a);
 Expr operator*(Expr a, Expr b);
+// What divides by a size stands only where that is not 0: s0*s1 // s0 is s1.
 Expr floordiv(Expr a, Expr b);  // rounds towards minus infinity; b != 0
 Expr mod(Expr a, Expr b);       // sign of b, as Python's
 Expr min(Expr a, Expr b);

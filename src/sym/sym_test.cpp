@@ -116,10 +116,14 @@ TEST(Sym, LoopsOverSymbolsStayBelowThem) {
   EXPECT_TRUE(known_lt(i * n + j, m * n));
   EXPECT_FALSE(known_lt(i * n + j + 1, m * n));
   EXPECT_TRUE(known_lt((i * n + j) * 8 + k, 8 * m * n));
-  EXPECT_TRUE(known_le(n, m * n));
+  EXPECT_FALSE(known_le(n, m * n)) << "m may be 0";
+  EXPECT_TRUE(known_le(n, m * n + n));
   EXPECT_FALSE(known_le(2 * n + 1, m * n));
   EXPECT_FALSE(known_ne(m * n, n));
-  EXPECT_TRUE(known_ne(m * n + n, n));
+  EXPECT_FALSE(known_ne(m * n + n, n));
+  EXPECT_TRUE(known_ne(m * n + n, n - 1));
+  EXPECT_EQ(floordiv(8 * m * n, n), 8 * m) << "what divides is not 0";
+  EXPECT_EQ(mod(8 * m * n, n), Expr(0));
   EXPECT_EQ(floordiv(i * n + j, n), i);
   EXPECT_EQ(mod(i * n + j, n), j);
   EXPECT_EQ(floordiv((i * n + j) * 8 + k, 8 * n), i);

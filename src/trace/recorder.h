@@ -147,11 +147,11 @@ class Recorder final : public Session {
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   void settle(TensorType& type) const;
   void substitute_sizes();
-  void admit_sizes_of_one();  // sizes_of_one.cpp
-  std::optional<int64_t> first_difference(const std::vector<sym::Expr>& ones) const;
+  void admit_small_sizes();  // small_sizes.cpp
+  std::optional<int64_t> first_difference(const std::vector<std::pair<sym::Expr, int64_t>>& small) const;
   // What the rule of the operator says, and the types of what it writes.
   static bool apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs);
-  friend class OneReplay;
+  friend class SmallReplay;
   bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;
   void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);
   bool item_as_symbol(Stack& stack);

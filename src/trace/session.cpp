@@ -120,7 +120,7 @@ bool give_symbols(sym::Environment& environment, TensorType& type, const std::ve
   for (size_t d : order) {
     if (real_span == strides[d].value()) type.strides[d] = span;
     span = type.strides[d] * type.sizes[d];
-    real_span = strides[d].value() * sizes[d].value();
+    real_span = strides[d].value() * std::max<int64_t>(sizes[d].value(), 1);  // as ATen: of empty dimensions too
   }
   return true;
 }
@@ -510,7 +510,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
     add_extra_outputs();
     add_gradient_outputs();
     substitute_sizes();
-    admit_sizes_of_one();
+    admit_small_sizes();
     keep_constants_constant();
   } catch (...) {
     swap_back();

@@ -101,7 +101,12 @@ c10::SymInt TraceImpl::sym_storage_offset_custom() const {
   return aten::to_symint(symbolic_->environment, symbolic_->offset);
 }
 
-// Each dimension begins where the ones before it end; those of one element lie anywhere.
+// What is said of a layout may not be so for a tensor without elements.
+void TraceImpl::has_elements() const {
+  for (sym::Expr size : symbolic_->sizes) (void)holds(sym::Relation::kLess, 0, size);
+}
+
+// Each dimension begins where the ones before it end; those of one element lie anywhere, and all where there are none.
 bool TraceImpl::is_dense(const std::vector<size_t>& inner_first) const {
   if (has_no_elements()) return true;
   sym::Expr expected = 1;
@@ -110,6 +115,7 @@ bool TraceImpl::is_dense(const std::vector<size_t>& inner_first) const {
     if (size.is_const(1)) continue;
     if (!holds(sym::Relation::kEqual, symbolic_->strides[d], expected)) {
       if (holds(sym::Relation::kEqual, size, 1)) continue;
+      has_elements();
       return false;
     }
     expected = expected * symbolic_->sizes[d];
@@ -159,6 +165,7 @@ bool TraceImpl::is_strides_like_custom(at::MemoryFormat format) const {
     if (d == 0 && holds(sym::Relation::kEqual, least, strides[1])) return false;
     least = symbolic_->sizes[d].is_const(1) ? strides[d] : strides[d] * symbolic_->sizes[d];
   }
+  has_elements();
   return true;
 }
 

@@ -72,7 +72,7 @@ class TraceImpl final : public c10::TensorImpl {
   void set_symbolic(std::shared_ptr<const SymbolicGeometry> symbolic);
   bool is_symbolic() const { return symbolic_ != nullptr; }
   TensorType symbolic_type() const;  // sizes, strides and offset of such a one
-  // For these, a size that is a symbol is none of 0 and 1.
+  // For these, a size that is a symbol is none of 0 and 1 (small_sizes.cpp).
   bool has_no_elements() const { return numel_ == 0; }
   c10::IntArrayRef sizes_now() const { return sizes_default(); }
   c10::IntArrayRef strides_now() const { return strides_default(); }
@@ -99,6 +99,7 @@ class TraceImpl final : public c10::TensorImpl {
  private:
   bool holds(sym::Relation r, sym::Expr a, sym::Expr b) const { return symbolic_->environment->holds(r, a, b); }
   bool is_dense(const std::vector<size_t>& inner_first) const;
+  void has_elements() const;
   std::shared_ptr<const SymbolicGeometry> symbolic_;
   static c10::DispatchKeySet with(c10::DispatchKeySet keys, c10::DispatchKey key, bool on) {
     return on ? keys.add(key) : keys.remove(key);

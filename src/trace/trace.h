@@ -69,7 +69,7 @@ struct SymbolicSize {
   // serves this one its guards say.
   int64_t instead = 0;
 };
-constexpr int64_t kInsteadOfOne = 3;
+constexpr int64_t kInsteadOfFew = 3;  // of 0 and 1
 
 class Session {
  public:

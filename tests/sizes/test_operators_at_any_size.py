@@ -48,7 +48,7 @@ OPERATORS = {
     "logsumexp": Program(lambda x: (x.logsumexp(0), x.logsumexp(1)), "s t", tolerance=1e-4),
     "cumprod": Program(lambda x: (x * 0.1 + 1).cumprod(1), "s 9", tolerance=1e-3),
     "cummax": Program(lambda x: x.cummax(0)[0], "s 9"),
-    "diff": Program(lambda x: x.diff(dim=0) * 2, "s 9"),
+    "diff": Program(lambda x: x.diff(dim=0) * 2, "s 9", least=1),
     "diagonal": Program(lambda x: x.diagonal(0, 1, 2) * 2, "s 5 5"),
     "outer": Program(lambda x, y: torch.outer(x, y) + 1, "s; t"),
     "unbind": Program(lambda x: [a * 2 for a in x.unbind(1)], "s 3 4"),
@@ -60,9 +60,11 @@ OPERATORS = {
     "instance_norm": Program(lambda x: F.instance_norm(x), "s 4 6 6", tolerance=1e-4),
     "glu": Program(lambda x: F.glu(x, -1), "s 8"),
     "prelu": Program(lambda x, w: F.prelu(x, w), "s 8 3; 8 param"),
-    "avgpool pad sym": Program(lambda x: F.avg_pool1d(x, 3, 1, 1) * 2, "2 3 s", tolerance=1e-4),
-    "conv1d sym": Program(lambda x, w: F.conv1d(x, w, padding=1), "s 4 t; 6 4 3 param", tolerance=1e-4),
-    "conv2d sym": Program(lambda x, w: F.conv2d(x, w, padding=1) * 2, "2 4 s t; 6 4 3 3 param", tolerance=1e-4),
+    "avgpool pad sym": Program(lambda x: F.avg_pool1d(x, 3, 1, 1) * 2, "2 3 s", tolerance=1e-4, least=1),
+    "conv1d sym": Program(lambda x, w: F.conv1d(x, w, padding=1), "s 4 t; 6 4 3 param", tolerance=1e-4, least=1),
+    "conv2d sym": Program(
+        lambda x, w: F.conv2d(x, w, padding=1) * 2, "2 4 s t; 6 4 3 3 param", tolerance=1e-4, least=1
+    ),
     "var_mean": Program(lambda x: torch.var_mean(x, (0, 1)), "s t", tolerance=1e-4),
     "bn train": Program(
         lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), "s 8 4; 8 param; 8 param", tolerance=1e-3
@@ -72,13 +74,13 @@ OPERATORS = {
         "5 s",
         tolerance=1e-4,
     ),
-    "as_strided": Program(lambda x: x.as_strided((3, 2), (2, 1)) * 2, "s 8"),
+    "as_strided": Program(lambda x: x.as_strided((3, 2), (2, 1)) * 2, "s 8", least=1),
     "in place slice": Program(lambda x: x[1:].mul_(2).sum(), "s 8", tolerance=1e-4),
     "in place col": Program(lambda x: (x[:, 2:4].add_(1), x.sum(0))[1], "s 8", tolerance=1e-4),
     "copy_": Program(lambda x, y: x.copy_(y * 2).sum(0), "s t; s t", tolerance=1e-4),
     "view dtype": Program(lambda x: x.view(torch.int32) + 1, "s 8"),
     "complex": Program(lambda x: torch.view_as_real(torch.view_as_complex(x) * 2j), "s 4 2"),
-    "fft": Program(lambda x: torch.fft.rfft(x).abs(), "s 16", tolerance=1e-4),
+    "fft": Program(lambda x: torch.fft.rfft(x).abs(), "s 16", tolerance=1e-4, least=1),
     "rand": Program(lambda x: (torch.rand_like(x) >= 0).float() + x, "s 8"),
     "kv cache": Program(
         lambda k, n, q: torch.softmax(q @ torch.cat([k, n], 1).transpose(1, 2), -1) @ torch.cat([k, n], 1),
@@ -101,7 +103,7 @@ OPERATORS = {
     "deep pointwise": Program(lambda x: sum(torch.sin(x * i) for i in range(30)), "s t", tolerance=1e-4),
     "two dims sum": Program(lambda x: x.sum((0, 2)), "s 5 t", tolerance=1e-3),
     "mean keep": Program(lambda x: x - x.mean((1, 2), keepdim=True), "s t 4", tolerance=1e-4),
-    "max dim": Program(lambda x: x.max(0), "s t"),
+    "max dim": Program(lambda x: x.max(0), "s t", least=1),
     "count": Program(lambda x: x * x.shape[0] + x.numel(), "s 4"),
     "scale sqrt": Program(lambda x: (x @ x.transpose(0, 1)) / 8.0, "s 5", tolerance=1e-4),
     "eye": Program(lambda x: x + torch.eye(x.shape[0]), "s s"),
@@ -109,7 +111,9 @@ OPERATORS = {
     "zeros cat": Program(lambda x: torch.cat([torch.zeros(x.shape[0], 1), x], 1), "s t"),
     "where idx": Program(lambda x, i: torch.where(i > 5, x, 0.0), "s t; s t index"),
     "embedding bag": Program(lambda i, w: F.embedding_bag(i, w, mode="sum"), "s 4 index; 10 8 param", tolerance=1e-4),
-    "flatten heads sym": Program(lambda x: x.permute(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1) * 2, "s 4 t 8"),
+    "flatten heads sym": Program(
+        lambda x: x.permute(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1) * 2, "s 4 t 8", least=1
+    ),
     "window": Program(
         lambda x: x.view(x.shape[0] // 1, 2, 4, 2, 4, 3).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, 4, 3) + 1, "s 8 8 3"
     ),

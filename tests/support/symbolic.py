@@ -83,9 +83,12 @@ def symbolic_graph(fn: Callable, make: Callable, symbols: int) -> str:
     return "".join(out) + first[at:]
 
 
-SIZES = (1, 2, 3, 7, 8, 16, 31, 64, 100, 1000)
+SIZES = (0, 1, 2, 3, 7, 8, 16, 31, 64, 100, 1000)
 # By the second symbol: not the same as the first, and both orders of magnitude.
 PAIRS = (
+    (0, 0),
+    (0, 6),
+    (9, 0),
     (1, 1),
     (1, 6),
     (9, 1),
@@ -107,7 +110,7 @@ class Program:
     fn: Callable
     shapes: str  # of the inputs: "s 64; 64 32 param", each with its dtype or kind behind; s, t: symbols
     tolerance: float = 2e-5
-    least: int = 1  # size that the graph is right at (the trace's guards leave out others)
+    least: int = 0  # size that the graph is right at (the trace's guards leave out others)
 
     @property
     def symbols(self) -> int:
@@ -143,12 +146,14 @@ def at_sizes(sizes: tuple[int, ...]) -> Callable[[str], str]:
 
 def compiled(program: Program) -> _C.CompiledText:
     graph = symbolic_graph(program.fn, program.inputs, program.symbols)
+    guards = "".join(f"  where {program.least} <= s{k}\n" for k in range(program.symbols) if program.least > 0)
+    graph = graph.replace("graph {\n", "graph {\n" + guards, 1)
     return _C.compile_text(graph, {"cache": "False"})
 
 
 def strides_that_count(t: Tensor) -> list[int]:
     """Those over one element are as the graph says them, which is of larger sizes."""
-    return [stride for stride, n in zip(t.stride(), t.shape, strict=True) if n > 1]
+    return [stride for stride, n in zip(t.stride(), t.shape, strict=True) if n > 1 and t.numel() > 0]
 
 
 def check_at_every_size(program: Program) -> None:

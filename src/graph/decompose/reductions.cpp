@@ -200,9 +200,9 @@ template <Soft kind>
 bool softmax(Builder& b, const Node& n, Outs& outs) {  // (self, dim, half_to_float or dtype)
   auto over = dims(b, arg(n, 1), in(n, 0));
   DType d = result(b, n).dtype;
-  if (!over || !is_floating(d) || may_be_empty(b, in(n, 0), *over)) return false;
+  if (!over || !is_floating(d) || b.type(in(n, 0)).numel().is_const(0)) return false;
   ValueId x = b.convert(in(n, 0), math(d));
-  ValueId top = b.amax(x, *over, true);
+  ValueId top = b.amax(x, *over, true);  // (of nothing it is for nothing)
   ValueId off = b.sub(x, top);
   if (kind == Soft::kLog) return done(b, b.sub(off, b.log(b.sum(b.exp(off), *over, true))), d, outs);
   ValueId e = b.exp(off);

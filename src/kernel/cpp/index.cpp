@@ -72,7 +72,7 @@ struct IndexText {
   std::string division(Expr x) {
     const Expr a = x.operands()[0], b = x.operands()[1];
     const bool div = x.kind() == sym::Kind::kFloorDiv;
-    if (a.range().lo >= 0 && b.range().lo > 0) {
+    if (a.range().lo >= 0 && b.range().lo >= 0) {
       return "(" + of(a) + (div ? " / " : " % ") + of_divisor(b) + ")";
     }
     return e.ns(false) + (div ? "index_div(" : "index_mod(") + of(a) + ", " + of(b) + ")";

@@ -226,6 +226,11 @@ bool has_zero_size(const TensorType& t) {
   return std::any_of(t.sizes.begin(), t.sizes.end(), [](Expr e) { return e.is_const(0); });
 }
 
+bool has_empty_image(const TensorType& t, size_t n) {
+  return std::any_of(t.sizes.begin() + (t.rank() == n + 2 ? 1 : 0), t.sizes.end(),
+                     [](Expr e) { return e.is_const(0); });
+}
+
 bool known_sizes(const TensorType& t) {
   auto number = [](Expr e) { return e.is_const(); };
   return std::all_of(t.sizes.begin(), t.sizes.end(), number) && std::all_of(t.strides.begin(), t.strides.end(), number);

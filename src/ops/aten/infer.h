@@ -58,7 +58,8 @@ bool can_cast(DType from, DType to);
 bool contiguous(const TensorType& t);                // as ATen: also true for no elements; false when not provable
 bool channels_last_contiguous(const TensorType& t);  // rank 4 or 5; dims of size one may have any stride
 bool has_zero_size(const TensorType& t);
-bool known_sizes(const TensorType& t);  // sizes and strides are numbers
+bool has_empty_image(const TensorType& t, size_t n);  // of n dimensions: no size but the batch's may be 0
+bool known_sizes(const TensorType& t);                // sizes and strides are numbers
 std::optional<Ints> ints(const Sizes& s);
 Sizes exprs(const Ints& v);
 bool non_overlapping_and_dense(const TensorType& t);

@@ -84,7 +84,7 @@ std::optional<Expr> pooled(Expr size, int64_t kernel, int64_t padding, int64_t s
 template <size_t n, bool is_max>
 bool pool(In in, Types& outs) {  // (self, kernel, stride, padding, [dilation,] ceil_mode, ...)
   const TensorType* x = tensor(in, 0);
-  if (!x || x->rank() < n + 1 || x->rank() > n + 2 || has_zero_size(*x) || is_complex(x->dtype) ||
+  if (!x || x->rank() < n + 1 || x->rank() > n + 2 || has_empty_image(*x, n) || is_complex(x->dtype) ||
       x->dtype == DType::kBool)
     return false;
   if (!is_max && is_integral(x->dtype) && x->dtype != DType::kI64) return false;
@@ -118,8 +118,8 @@ template <size_t n, bool is_max>
 bool adaptive_pool(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto* size = std::get_if<Sizes>(&arg(in, 1));
-  if (!x || !size || size->size() != n || x->rank() < n + 1 || x->rank() > n + 2 || has_zero_size(*x)) return false;
-  if (!is_floating(x->dtype)) return false;
+  if (!x || !size || size->size() != n || x->rank() < n + 1 || x->rank() > n + 2) return false;
+  if (!is_floating(x->dtype) || has_empty_image(*x, n)) return false;
   Sizes sizes(x->sizes.begin(), x->sizes.end() - n);
   for (Expr e : *size) {
     if (e.is_const() && e.value() < 1) return false;
@@ -145,7 +145,7 @@ std::optional<Expr> scaled(Expr size, double factor) {
 
 template <size_t n>
 bool upsample_to(const TensorType* x, const Sizes& size, Types& outs) {
-  if (!x || x->rank() != n + 2 || size.size() != n || has_zero_size(*x)) return false;
+  if (!x || x->rank() != n + 2 || size.size() != n || has_empty_image(*x, n)) return false;
   Sizes sizes{x->sizes[0], x->sizes[1]};
   for (Expr e : size) {
     if (!sym::known_lt(0, e)) return false;

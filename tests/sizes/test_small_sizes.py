@@ -1,4 +1,4 @@
-"""Sizes of 1 are served by the compile for all sizes, wherever what the program returns is then of the same type."""
+"""Sizes of 0 and 1 are served by the compile for all sizes, wherever what the program returns is then of the same type."""
 
 from __future__ import annotations
 
@@ -13,11 +13,24 @@ from sized_programs import PROGRAMS
 import flashover
 
 SIZES = (5, 1, 2, 3, 7, 8, 64, 127)
-# Compiled once more, and why.
+WITH_ZERO = (5, 0, 1, 2, 3, 7, 8, 64, 127)
+# Compiled once more for size 1, and why.
 OWN_COMPILE = {
     "transpose, contiguous": "contiguous() of one column is the tensor itself",
     "heads": "that 4 * (c // 4) is c takes more algebra than there is",
     "heads, batch": "whether it is a view asks if one head of all is all there is",
+}
+# And for size 0.
+OWN_COMPILE_OF_ZERO = {
+    "transpose, contiguous": "contiguous() of nothing is the tensor itself",
+    "permute": "eager's strides of the result are others",
+    "heads": "as for 1",
+    "heads, batch": "as for 1",
+    "attention": "eager takes another way where there is nothing to attend to",
+    "arithmetic on sizes": "that slice is all of the tensor then",
+    "last": "raises: there is none",
+    "max": "raises for no elements",
+    "argmax": "raises for no elements",
 }
 
 
@@ -42,6 +55,32 @@ def test_sizes_of_one_and_more(name: str) -> None:
     more = name in OWN_COMPILE
     assert graphs_made(f, shape, SIZES, dynamic=True) <= 1 + more
     assert graphs_made(f, shape, SIZES) <= 2 + more, "the first for its size alone, the second for all"
+
+
+def result(f: Callable[..., object], *args: object) -> object:
+    try:
+        return f(*args)
+    except (IndexError, RuntimeError) as e:
+        return type(e)
+
+
+@pytest.mark.filterwarnings("ignore:var_mean")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_elements(name: str) -> None:
+    """Values, strides and errors are eager's; also where the size of 0 comes first, which is traced as a larger one."""
+    f, shape = PROGRAMS[name]
+    more = (name in OWN_COMPILE) + (name in OWN_COMPILE_OF_ZERO)
+    for sizes in (WITH_ZERO, (0, *SIZES)):
+        flashover.reset()
+        compiled = flashover.compile(f, dynamic=True, options={"recompile_limit": 64})
+        before = flashover.compile_stats()["graphs"]
+        for n in sizes:
+            x, y = (torch.randn(shape(n)) for _ in range(2))
+            y.copy_(x)
+            got, want = result(compiled, x), result(f, y)
+            assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
+            assert (wrong := differ(x, y)) == "", f"size {n}, the input: {wrong}"
+        assert flashover.compile_stats()["graphs"] - before <= 1 + more
 
 
 @pytest.mark.filterwarnings("ignore:var_mean")

@@ -1,0 +1,364 @@
+// Whether what was recorded for sizes of 2 and more is so for sizes of 0 and 1, too.
+//
+// Type rules take a size that is a symbol for neither (sym::PresumeScope): there strides are free, eager lays tensors
+// out in other ways, and operators raise that need elements. Behind the trace the rules are asked again with zeros and
+// ones in the place of symbols, from the inputs on. Where all results have the types that the graph says for these
+// sizes, calls with them are served; else a guard leaves them out, with the line of the operator that gives something
+// else.
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "ops/names.h"
+#include "torch/convert.h"
+#include "torch/size_node.h"
+#include "trace/recorder.h"
+
+namespace flashover::trace {
+namespace {
+
+using sym::Expr;
+
+constexpr size_t kMostSymbols = 4;  // that are tried: each choice of them is a walk over the graph
+constexpr size_t kMostMixed = 2;    // of so many also some as zeros and others as ones
+
+// Symbols with the numbers that they are.
+using Small = std::vector<std::pair<Expr, int64_t>>;
+
+std::optional<Expr> number_in(Expr symbol, const Small& small) {
+  for (const auto& [known, number] : small)
+    if (known == symbol) return Expr(number);
+  return std::nullopt;
+}
+
+bool mentions(Expr e, const Small& small) {
+  if (e.is_const()) return false;
+  if (e.kind() == sym::Kind::kVar) return number_in(e, small).has_value();
+  return std::ranges::any_of(e.operands(), [&](Expr o) { return mentions(o, small); });
+}
+bool mentions(const Sizes& list, const Small& small) {
+  return std::ranges::any_of(list, [&](Expr e) { return mentions(e, small); });
+}
+bool mentions(const TensorType& t, const Small& small) {
+  return mentions(t.sizes, small) || mentions(t.strides, small) || mentions(t.offset, small);
+}
+
+Expr with(Expr e, const Small& small) {
+  if (!mentions(e, small)) return e;
+  return sym::substitute(e, [&](Expr v) { return number_in(v, small); });
+}
+Sizes with(Sizes list, const Small& small) {
+  for (Expr& e : list) e = with(e, small);
+  return list;
+}
+bool is_empty(const TensorType& t) {
+  return std::ranges::any_of(t.sizes, [](Expr e) { return e.is_const(0); });
+}
+TensorType with(TensorType t, const Small& small) {
+  const TensorType as_recorded = t;
+  t.sizes = with(std::move(t.sizes), small);
+  t.strides = with(is_empty(t) ? strides_where_empty(as_recorded) : std::move(t.strides), small);
+  t.offset = with(t.offset, small);
+  return t;
+}
+
+bool viewed(const TensorType& t, const Sizes& sizes) {
+  static const ops::OpRow* const view = ops::find(op::view);
+  const auto type_of = [](const void* type, ValueId) -> const TensorType& {
+    return *static_cast<const TensorType*>(type);
+  };
+  const std::vector<Arg> args = {Ref{0}, sizes};
+  std::vector<TensorType> out;
+  return ops::infer(view->infer, {args, type_of, &t}, out);
+}
+
+bool same_types(const TensorType& a, const TensorType& b) {
+  return a.dtype == b.dtype && a.opaque == b.opaque && same_sizes(a.sizes, b.sizes) &&
+         same_sizes(a.strides, b.strides) && sym::known_eq(a.offset, b.offset);
+}
+
+// The same elements in the same places; strides over one element may be others.
+bool same_places(const TensorType& a, const TensorType& b) {
+  if (a.dtype != b.dtype || a.opaque != b.opaque || !same_sizes(a.sizes, b.sizes)) return false;
+  if (is_empty(a)) return true;
+  if (!sym::known_eq(a.offset, b.offset)) return false;
+  for (size_t d = 0; d < a.strides.size(); ++d)
+    if (!a.sizes[d].is_const(1) && !sym::known_eq(a.strides[d], b.strides[d])) return false;
+  return true;
+}
+
+}  // namespace
+
+class SmallReplay {
+ public:
+  SmallReplay(const Recorder& recorder, Small small)
+      : recorder_(recorder),
+        graph_(recorder.graph_),
+        small_(std::move(small)),
+        types_(graph_.values.size()),
+        changed_(graph_.values.size()) {}
+
+  // kNone: all is as recorded. Else the first node whose result is not; kResult: of no node.
+  static constexpr int64_t kNone = -1, kResult = -2;
+  int64_t first_difference() {
+    for (const graph::Input& in : graph_.inputs)
+      if (!take(in.value, recorded(in.value))) return kResult;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i)
+      if (!visit(i)) return static_cast<int64_t>(i);
+    for (const graph::Output& o : graph_.outputs)
+      if (!same_types(types_[static_cast<size_t>(o.value)], with(o.type, small_))) return maker_of(o.value);
+    return kNone;
+  }
+
+ private:
+  TensorType recorded(ValueId v) const { return with(graph_.values[static_cast<size_t>(v)].type, small_); }
+
+  // False: a size may be 0 or 1 that no rule takes for that.
+  bool take(ValueId v, TensorType type) {
+    for (Expr e : type.sizes) {
+      if (e.is_const() || sym::has_data_size(e)) continue;  // (of data: nothing was presumed)
+      if (!sym::known_le(Expr(sym::kLeastPresumed), e)) return false;
+    }
+    const auto at = static_cast<size_t>(v);
+    changed_[at] = mentions(graph_.values[at].type, small_) || !(type.strides == graph_.values[at].type.strides);
+    types_[at] = std::move(type);
+    return true;
+  }
+
+  bool visit(size_t at) {
+    const graph::Node& n = graph_.nodes[at];
+    const auto rule = recorder_.ruled_.find(at);
+    bool same = std::ranges::none_of(n.outs, [&](ValueId v) {
+      return v != kNoValue && mentions(graph_.values[static_cast<size_t>(v)].type, small_);
+    });
+    std::vector<Arg> args = n.args;
+    for (Arg& a : args) {
+      graph::for_each_ref(a, [&](ValueId v) { same = same && !changed_[static_cast<size_t>(v)]; });
+      if (auto* e = std::get_if<Expr>(&a); e && mentions(*e, small_)) *e = with(*e, small_), same = false;
+      if (auto* list = std::get_if<Sizes>(&a); list && mentions(*list, small_))
+        *list = with(std::move(*list), small_), same = false;
+    }
+    if (same || rule == recorder_.ruled_.end() || looks_at_memory(n))
+      return (same || !meets_none(n) || is_served_empty(n)) && as_recorded(n);
+    const auto type_of = [](const void* types, ValueId v) -> const TensorType& {
+      return (*static_cast<const std::vector<TensorType>*>(types))[static_cast<size_t>(v)];
+    };
+    const ops::InferContext context{args, type_of, &types_, aten::from_aten(c10::get_default_dtype_as_scalartype())};
+    std::vector<TensorType> types;
+    if (!Recorder::apply_rule(*rule->second, context, types) || types.size() != n.outs.size()) return false;
+    if (const auto copy = n.outs.empty() ? recorder_.copies_.end() : recorder_.copies_.find(n.outs[0]);
+        copy != recorder_.copies_.end() && !as_view(n, copy->second.first, with(copy->second.second, small_), types[0]))
+      return false;
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (n.outs[i] == kNoValue) continue;
+      if (!same_places(types[i], recorded(n.outs[i])) || !take(n.outs[i], std::move(types[i]))) return false;
+    }
+    return true;
+  }
+
+  // A copy that eager makes none of where it can view the original: `type` is that one's then. False: the program may
+  // notice, since it writes or hands out that memory.
+  bool as_view(const graph::Node& copy, ValueId result, const Sizes& sizes, TensorType& type) {
+    const ValueId of = std::get<Ref>(copy.args[0]).id;
+    const TensorType& original = types_[static_cast<size_t>(of)];
+    if (!viewed(original, sizes)) return true;
+    type.strides = original.strides;
+    if (is_empty(type)) return true;  // nothing is in that memory
+    const auto memory = [&](ValueId v) { return graph_.values[static_cast<size_t>(v)].storage; };
+    const auto touched = [&](ValueId v) { return memory(v) == memory(of) || memory(v) == memory(result); };
+    bool noticed =
+        std::ranges::any_of(graph_.outputs, [&](const graph::Output& o) { return memory(o.value) == memory(result); });
+    for (const graph::Node& n : graph_.nodes)
+      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+        if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], [&](ValueId v) { noticed = noticed || touched(v); });
+    return !noticed;
+  }
+
+  // Elements are told by where they lie, not by their indices.
+  static bool looks_at_memory(const graph::Node& n) { return n.op->name.find("as_strided") != std::string::npos; }
+
+  bool meets_none(const graph::Node& n) const {
+    bool none = false;
+    for (const Arg& a : n.args)
+      graph::for_each_ref(a, [&](ValueId v) { none = none || is_empty(types_[static_cast<size_t>(v)]); });
+    return none;
+  }
+  // Without a rule, but what is called does of no elements what it does of some.
+  bool is_served_empty(const graph::Node& n) const {
+    const Ref* x = n.args.empty() ? nullptr : std::get_if<Ref>(&n.args[0]);
+    return x && x->id != kNoValue && types_[static_cast<size_t>(x->id)].device.type == DeviceType::kCPU &&
+           op::is_any_of(n.op->name, {op::convolution, op::convolution_backward});
+  }
+
+  // What no rule says was asked of the sizes and strides as they were recorded.
+  bool as_recorded(const graph::Node& n) {
+    bool same = true;
+    for (const Arg& a : n.args)
+      graph::for_each_ref(a, [&](ValueId v) {
+        same = same && (!changed_[static_cast<size_t>(v)] || same_types(types_[static_cast<size_t>(v)], recorded(v)));
+      });
+    for (ValueId v : n.outs) same = same && (v == kNoValue || take(v, recorded(v)));
+    return same;
+  }
+
+  int64_t maker_of(ValueId v) const {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i)
+      if (std::ranges::find(graph_.nodes[i].outs, v) != graph_.nodes[i].outs.end()) return static_cast<int64_t>(i);
+    return kResult;
+  }
+
+  const Recorder& recorder_;
+  const graph::Graph& graph_;
+  const Small small_;
+  std::vector<TensorType> types_;  // by value
+  std::vector<char> changed_;      // what is not as for other sizes
+};
+
+namespace {
+
+// Which of some symbols are 0, and which 1: a bit each.
+struct Choice {
+  unsigned zeros = 0, ones = 0;
+  int count() const { return std::popcount(zeros | ones); }
+  bool mixed() const { return zeros != 0 && ones != 0; }
+  bool operator==(const Choice&) const = default;
+  bool within(const Choice& other) const { return (zeros & other.zeros) == zeros && (ones & other.ones) == ones; }
+};
+
+// Small ones first.
+std::vector<Choice> choices_of(size_t symbols) {
+  std::vector<Choice> out;
+  const unsigned end = 1u << symbols;
+  for (unsigned zeros = 0; zeros < end; ++zeros)
+    for (unsigned ones = 0; ones < end; ++ones)
+      if (const Choice c{zeros, ones}; c.count() > 0 && (zeros & ones) == 0 && (!c.mixed() || symbols <= kMostMixed))
+        out.push_back(c);
+  std::ranges::stable_sort(out, {}, &Choice::count);
+  return out;
+}
+
+Small small_of(const Choice& c, const std::vector<Expr>& symbols) {
+  Small out;
+  for (size_t i = 0; i < symbols.size(); ++i)
+    if ((c.zeros | c.ones) >> i & 1) out.emplace_back(symbols[i], c.ones >> i & 1);
+  return out;
+}
+
+// 0 where it is 1, else more.
+Expr distance_from_one(Expr size) { return sym::max(size - 1, 1 - size); }
+
+// It does not hold where the symbols are as chosen.
+sym::SizeGuard all_but(const Choice& c, const std::vector<Expr>& symbols) {
+  Expr largest = 0;
+  for (const auto& [symbol, number] : small_of(c, symbols))
+    largest = sym::max(largest, c.mixed() && number == 1 ? distance_from_one(symbol) : symbol);
+  return {sym::Relation::kLessEqual, Expr(c.zeros == 0 ? sym::kLeastPresumed : 1), largest};
+}
+
+// No zero beside a one, among symbols that may be either.
+std::optional<sym::SizeGuard> unmixed(const std::vector<Choice>& refused, const std::vector<Expr>& symbols) {
+  const auto may_be = [&](const Choice& c) { return std::ranges::find(refused, c) == refused.end(); };
+  std::optional<Expr> least, nearest;
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    const unsigned bit = 1u << i;
+    if (may_be({bit, 0})) least = least ? sym::min(*least, symbols[i]) : symbols[i];
+    if (may_be({0, bit})) {
+      const Expr far = distance_from_one(symbols[i]);
+      nearest = nearest ? sym::min(*nearest, far) : far;
+    }
+  }
+  if (!least || !nearest) return std::nullopt;
+  return sym::SizeGuard{sym::Relation::kLessEqual, Expr(1), sym::max(*least, *nearest)};
+}
+
+// The guards with numbers in the place of symbols; nullopt: these cannot be so together.
+std::optional<std::vector<sym::SizeGuard>> facts_with(const std::vector<sym::SizeGuard>& guards, const Small& small) {
+  std::vector<sym::SizeGuard> facts;
+  for (const sym::SizeGuard& g : guards) {
+    const sym::SizeGuard now{g.relation, with(g.a, small), with(g.b, small)};
+    if (!now.a.is_const() || !now.b.is_const())
+      facts.push_back(now);
+    else if (!sym::satisfied(now.relation, now.a.value(), now.b.value()))
+      return std::nullopt;
+  }
+  return facts;
+}
+
+}  // namespace
+
+c10::SymInt Recorder::symint(Expr e) const { return aten::to_symint(sizes_, e); }
+
+ValueId Recorder::value_of(const at::Tensor& t) const {
+  const TraceImpl* impl = trace_impl(t);
+  return impl ? impl->value : kNoValue;
+}
+
+std::optional<Sizes> Recorder::reshaped(const at::Tensor& t, c10::SymIntArrayRef shape) const {
+  const sym::AskScope ask(sizes_.get());
+  Sizes sizes;
+  std::optional<size_t> hole;
+  Expr rest = 1;
+  for (const c10::SymInt& s : shape) {
+    const auto e = aten::expr_of(s);
+    if (!e || (e->is_const(-1) && hole)) return std::nullopt;
+    if (e->is_const(-1))
+      hole = sizes.size();
+    else
+      rest = rest * *e;
+    sizes.push_back(*e);
+  }
+  const Expr all = type_of(t).numel();
+  // (What is asked of sizes that follow from data becomes a check of each call.)
+  if (sym::has_data_size(all) || sym::has_data_size(rest)) return std::nullopt;
+  if (hole && !sym::known_lt(0, rest)) return std::nullopt;
+  if (hole) sizes[*hole] = sym::floordiv(all, rest);
+  if (!sym::known_eq(hole ? sizes[*hole] * rest : rest, all)) return std::nullopt;
+  return sizes;
+}
+
+bool Recorder::can_view(const at::Tensor& t, const Sizes& sizes) const {
+  const sym::AskScope ask(sizes_.get());
+  return viewed(type_of(t), sizes);
+}
+
+// As SmallReplay's; nullopt: the symbols are never so together.
+std::optional<int64_t> Recorder::first_difference(const std::vector<std::pair<Expr, int64_t>>& small) const {
+  try {
+    const auto facts = facts_with(sizes_->facts(), small);
+    if (!facts) return std::nullopt;
+    const sym::AssumeScope assume(*facts);
+    const sym::PresumeScope presume;  // the other symbols are larger
+    return SmallReplay(*this, small).first_difference();
+  } catch (const InternalError&) {  // some expression divides by what is 0 then
+    return SmallReplay::kResult;
+  }
+}
+
+void Recorder::admit_small_sizes() {
+  if (sizes_->empty()) return;
+  std::vector<Expr> symbols;
+  for (size_t k = 0; k < sizes_->count(); ++k) {
+    const Expr s = sym::size_symbol(static_cast<int>(k));
+    if (!(sizes_->canonical(s) == s)) continue;
+    if (symbols.size() < kMostSymbols)
+      symbols.push_back(s);
+    else
+      sizes_->require({sym::Relation::kLessEqual, Expr(sym::kLeastPresumed), s}, "");
+  }
+  std::vector<Choice> refused;
+  for (const Choice& choice : choices_of(symbols.size())) {
+    if (std::ranges::any_of(refused, [&](const Choice& r) { return r.within(choice); })) continue;
+    const std::optional<int64_t> node = first_difference(small_of(choice, symbols));
+    if (node == SmallReplay::kNone) continue;
+    refused.push_back(choice);
+    if (!node) continue;
+    const int32_t location = *node >= 0 ? graph_.nodes[static_cast<size_t>(*node)].location : -1;
+    sizes_->require(all_but(choice, symbols),
+                    location < 0 ? "" : graph_.facts.locations[static_cast<size_t>(location)].text);
+  }
+  if (symbols.size() > kMostMixed)
+    if (const auto guard = unmixed(refused, symbols)) sizes_->require(*guard, "");
+  graph_.facts.sizes = sizes_->facts();
+}
+
+}  // namespace flashover::trace
