@@ -262,39 +262,51 @@ Expr Environment::canonical(Expr e) const {
 
 namespace {
 
-// The least that a guard leaves of a size: 5 of s0 for 2 <= (s0 + 1) // 3.
-struct Least {
-  Expr size;
-  int64_t number = 0;
-};
-std::optional<Least> least_by(const SizeGuard& g) {
+// The least that a guard leaves of sizes: 5 of s0 for 2 <= (s0 + 1) // 3, 1 of both for 0 < s0*s1.
+using Least = std::unordered_map<Expr, int64_t>;
+
+void take_least(const SizeGuard& g, Least& out) {
   const auto& [relation, a, b] = g;
-  if (relation == Relation::kNotEqual && b.is_const(0) && size_symbol_index(a)) return Least{a, 1};
-  if ((relation != Relation::kLess && relation != Relation::kLessEqual) || !a.is_const() || a.value() > kFar)
-    return std::nullopt;
-  Least out{b, a.value() + (relation == Relation::kLess ? 1 : 0)};
-  for (int depth = 0; depth < 4 && !size_symbol_index(out.size); ++depth) {
-    const auto parts = out.size.operands();
-    const Kind kind = out.size.kind();
-    if (kind == Kind::kFloorDiv && parts[1].is_const() && parts[1].value() > 0 && out.number < kFar / parts[1].value())
-      out = {parts[0], out.number * parts[1].value()};
-    else if (kind == Kind::kAdd && parts.back().is_const())
-      out = {out.size - parts.back(), out.number - parts.back().value()};
-    else if (kind == Kind::kMul && parts.size() == 2 && parts[0].is_const() && parts[0].value() > 0)
-      out = {parts[1], ceildiv(Expr(out.number), parts[0]).value()};
-    else
-      return std::nullopt;
+  const auto take = [&](Expr size, int64_t number) {
+    int64_t& known = out[size];
+    known = std::max(known, number);
+  };
+  const bool not_zero = relation == Relation::kNotEqual && b.is_const(0);
+  if (!not_zero && ((relation != Relation::kLess && relation != Relation::kLessEqual) || !a.is_const() || far_above(a)))
+    return;
+  Expr e = not_zero ? a : b;
+  int64_t number = not_zero ? 1 : a.value() + (relation == Relation::kLess ? 1 : 0);
+  for (int depth = 0; depth < 4; ++depth) {
+    const auto parts = e.operands();
+    if (size_symbol_index(e)) return take(e, number);
+    if (not_zero && e.kind() != Kind::kMul) return;
+    if (e.kind() == Kind::kFloorDiv && parts[1].is_const() && parts[1].value() > 0) {
+      if (__builtin_mul_overflow(number, parts[1].value(), &number)) return;
+      e = parts[0];
+    } else if (e.kind() == Kind::kAdd && parts.back().is_const()) {
+      number = number - parts.back().value();
+      e = e - parts.back();
+    } else if (e.kind() == Kind::kMul && parts.size() == 2 && parts[0].is_const() && parts[0].value() > 0) {
+      number = ceildiv(Expr(number), parts[0]).value();
+      e = parts[1];
+    } else if (e.kind() == Kind::kMul && number > 0 && (not_zero || !parts[0].is_const() || parts[0].value() > 0)) {
+      const auto is_size = [](Expr factor) { return size_symbol_index(factor).has_value(); };
+      const auto sizes = parts.subspan(parts[0].is_const() ? 1 : 0);
+      if (std::ranges::all_of(sizes, is_size))
+        for (Expr size : sizes) take(size, 1);
+      return;
+    } else {
+      return;
+    }
   }
-  return size_symbol_index(out.size) ? std::optional(out) : std::nullopt;
 }
 
 }  // namespace
 
 // The same for sizes that are larger by what the guards say is their least.
 Expr Environment::raised(Expr e) const {
-  std::unordered_map<Expr, int64_t> least;
-  for (const AskedGuard& g : guards_)
-    if (const auto known = least_by(g.guard)) least[known->size] = std::max(least[known->size], known->number);
+  Least least;
+  for (const AskedGuard& g : guards_) take_least(g.guard, least);
   if (least.empty()) return e;
   return substitute(e, [&](Expr variable) -> std::optional<Expr> {
     const auto known = least.find(variable);

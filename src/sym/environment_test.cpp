@@ -43,6 +43,14 @@ TEST(Environment, AGuardOfAQuotientSaysWhatASizeIsAtLeast) {
   EXPECT_FALSE(known_le(Expr(4), a));
 }
 
+TEST(Environment, AGuardOfAProductSaysThatNoSizeIsZero) {
+  const Expr a = size_symbol(0), b = size_symbol(1);
+  const AssumeScope facts({{kNotEqual, 3 * a * b, Expr(0)}});
+  EXPECT_TRUE(known_lt(Expr(0), a));
+  EXPECT_TRUE(known_le(a, a * b));
+  EXPECT_FALSE(known_le(Expr(2), b));
+}
+
 TEST(Environment, AGuardHoldsTimesASize) {
   Environment e;
   const Expr a = e.add(7), b = e.add(9);

@@ -1,6 +1,7 @@
 // Composite operators caught above autograd: those that read data on their own in C++, and those that are better
 // recorded otherwise than ATen would take them apart.
 #include <ATen/core/Tensor.h>
+#include <ATen/native/TypeProperties.h>
 #include <ATen/ops/_batch_norm_impl_index.h>
 #include <ATen/ops/_pad_circular.h>
 #include <ATen/ops/_unsafe_view.h>
@@ -10,6 +11,7 @@
 #include <ATen/ops/_upsample_nearest_exact2d.h>
 #include <ATen/ops/_upsample_nearest_exact3d.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/block_diag.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/broadcast_tensors.h>
 #include <ATen/ops/cat.h>
@@ -342,12 +344,42 @@ at::Tensor resample(const at::Tensor& x, at::OptionalSymIntArrayRef size, Flags.
   }
 }
 
+// ATen asks for the numbers of sizes to lay the blocks out.
+at::Tensor block_diag(at::TensorList tensors) {
+  bool symbolic = false, alike = current() != nullptr;
+  for (const at::Tensor& t : tensors) {
+    symbolic = symbolic || is_symbolic(t);
+    alike = alike && t.dim() <= 2 && t.device() == tensors[0].device();
+  }
+  if (!symbolic || !alike) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return at::block_diag(tensors);
+  }
+  std::vector<at::Tensor> blocks;
+  c10::SymInt rows = 0, columns = 0;
+  for (const at::Tensor& t : tensors) {
+    blocks.push_back(t.dim() == 2 ? t : t.dim() == 1 ? t.unsqueeze(0) : t.unsqueeze(0).unsqueeze(0));
+    rows += blocks.back().sym_size(0);
+    columns += blocks.back().sym_size(1);
+  }
+  const at::Tensor out =
+      at::zeros_symint({rows, columns}, tensors[0].options().dtype(at::native::result_type(tensors)));
+  rows = columns = 0;
+  for (const at::Tensor& t : blocks) {
+    out.narrow_symint(0, rows, t.sym_size(0)).narrow_symint(1, columns, t.sym_size(1)).copy_(t);
+    rows += t.sym_size(0);
+    columns += t.sym_size(1);
+  }
+  return out;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("max_pool1d", max_pool1d);
   m.impl("one_hot", one_hot);
+  m.impl("block_diag", block_diag);
   m.impl("cumprod_backward", cumprod_backward);
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);

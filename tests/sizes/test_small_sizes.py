@@ -1,4 +1,4 @@
-"""Sizes of 0 and 1 are served by the compile for all sizes, wherever what the program returns is then of the same type."""
+"""Sizes of 0 and 1 are served by the compile for all sizes, wherever what the program returns is of the same type."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ TELLING = {
     "a view is returned": (rows, lambda n: (n, 4)),
     "a view of a column is returned": (rows, lambda n: (4, n)),
     "a branch": (branch, lambda n: (n, 4)),
-    "a number": (lambda x: (torch.full((4,), x.shape[0] * 1.5), x // 2, torch.block_diag(x, x)), lambda n: (n, 4)),
+    "a number": (lambda x: (torch.full((4,), x.shape[0] * 1.5), x // 2, x.unfold(0, 1, 1)), lambda n: (n, 4)),
     "parts": (lambda x: x.split(2, 0)[-1] * 2, lambda n: (n, 4)),
     "strides": (lambda x: x.t() * 2, lambda n: (n, 4)),
     "strides of a column": (lambda x: x.t() * 2, lambda n: (4, n)),
@@ -161,6 +161,95 @@ def test_the_guard_says_where() -> None:
     assert "2 <= x.shape[0]" in str(flashover.explain(compiled)(torch.randn(5, 4)))
 
 
+CONVOLUTION = torch.nn.Conv2d(3, 4, 3, padding=1).requires_grad_(False)
+BATCH_NORM = torch.nn.BatchNorm2d(3).eval().requires_grad_(False)
+ROWS = torch.linspace(-1, 1, 5 * 16).view(5, 16)
+
+
+def images(n: int) -> tuple[int, ...]:
+    return (n, 3, 8, 8)
+
+
+def matrix(n: int) -> tuple[int, ...]:
+    return (n, 16)
+
+
+# What is computed of nothing, and whether that has a compile of its own.
+OF_NOTHING: dict[str, tuple[Callable[..., object], Callable[[int], tuple[int, ...]], bool]] = {
+    "a mean is NaN": (lambda x: (x.mean(), x.mean(0), x.std(0), F.mse_loss(x, x + 1)), matrix, False),
+    "a product is 1": (lambda x: (x.prod(0), (x > 0).all(0), (x > 0).any(0)), matrix, False),
+    "a sum is 0": (lambda x: (x.sum(0), x.norm(dim=0), x.nansum(), x.logsumexp(0)), matrix, False),
+    "a matrix product is 0": (lambda x: (x.t() @ x, torch.addmm(ROWS.t() @ ROWS, x.t(), x)), matrix, False),
+    "a batched product is 0": (lambda x: x.transpose(1, 2) @ x, lambda n: (3, n, 16), False),
+    "a linear layer is its bias": (lambda x: F.linear(x, x[:2] + 1, ROWS[0, :2]), lambda n: (4, n), False),
+    "norms": (lambda x: (F.layer_norm(x, (x.shape[-1],)), F.rms_norm(x, (x.shape[-1],))), lambda n: (4, n), False),
+    "places": (lambda x: ROWS.index_add(0, torch.zeros(x.shape[0], dtype=torch.long), x), matrix, False),
+    "scans": (lambda x: (x.cumsum(0), x.softmax(0), x.log_softmax(0), x.sort(0)[0]), matrix, False),
+    "images": (
+        lambda x: (CONVOLUTION(x), BATCH_NORM(x), F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1)),
+        images,
+        False,
+    ),
+    "larger images": (lambda x: (F.interpolate(x, scale_factor=2), F.avg_pool2d(x, 2)), images, False),
+    "attention of no batch": (lambda x: F.scaled_dot_product_attention(x, x, x), lambda n: (n, 2, 5, 16), False),
+    "attention to nothing": (
+        lambda x: F.scaled_dot_product_attention(ROWS.view(1, 1, 5, 16), x, x),
+        lambda n: (1, 1, n, 16),
+        True,
+    ),
+    "written": (lambda x: x.add_(1)[:, 2:5].mul_(2), matrix, False),
+    "blocks": (lambda x: torch.block_diag(x, ROWS, x * 2), matrix, False),
+    "a maximum raises": (lambda x: x.max(0), matrix, True),
+    "a median raises": (lambda x: x.median(0)[0], matrix, True),
+    "an index raises": (lambda x: x[-1] * 2, matrix, True),
+    "a pool raises": (lambda x: F.max_pool2d(x, 2, padding=1), lambda n: (2, 3, n, 8), True),
+    "a shape raises": (lambda x: x.view(x.shape[0], -1) * 2, lambda n: (n, 4, 4), True),
+    "a division raises": (lambda x: x * (100 // x.shape[0]), matrix, True),
+    "a branch": (lambda x: x * 2 if x.shape[0] > 0 else x.t(), matrix, True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:std")
+@pytest.mark.parametrize("name", OF_NOTHING)
+def test_of_nothing(name: str) -> None:
+    f, shape, own = OF_NOTHING[name]
+    for sizes in ((5, 0, 7, 64), (0, 7)):
+        flashover.reset()
+        compiled = flashover.compile(f, dynamic=True, options={"recompile_limit": 64})
+        before = flashover.compile_stats()["graphs"]
+        for n in sizes:
+            x, y = (torch.randn(shape(n)) for _ in range(2))
+            y.copy_(x)
+            got, want = result(compiled, x), result(f, y)
+            assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
+            assert (wrong := differ(x, y)) == "", f"size {n}, the input: {wrong}"
+        assert flashover.compile_stats()["graphs"] - before <= 1 + own
+
+
+def test_two_sizes_of_nothing() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.softmax(-1), x.sum(0), x.sum(1), x * 2
+
+    compiled = flashover.compile(f, dynamic=True, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for shape in ((5, 3), (0, 7), (7, 0), (0, 0), (0, 1), (1, 0), (3, 4)):
+        x = torch.randn(shape)
+        assert differ(compiled(x), f(x), rtol=1e-5, atol=1e-6) == "", shape
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
+def test_strides_of_no_elements_are_looked_at() -> None:
+    compiled = flashover.compile(lambda x: x * 2, dynamic=True)
+    for x in (torch.randn(4, 5), torch.randn(4, 0), torch.empty_strided((4, 0), (0, 1)), torch.randn(8, 0)[::2]):
+        assert differ(compiled(x), x * 2) == ""
+
+
+def test_the_guard_against_nothing_says_where() -> None:
+    compiled = flashover.compile(lambda x: x.max(0), dynamic=True)
+    compiled(torch.randn(5, 4))
+    assert "1 <= x.shape[0]" in str(flashover.explain(compiled)(torch.randn(5, 4)))
+
+
 def attend(x: torch.Tensor) -> torch.Tensor:
     b, t, c = x.shape
     q = x.view(b, t, 4, c // 4).transpose(1, 2)
@@ -176,11 +265,11 @@ def test_attention_over_one_batch_and_one_token() -> None:
     assert flashover.compile_stats()["graphs"] - before <= 2
 
 
-def test_training_at_one() -> None:
+def test_training_at_small_sizes() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 2))
     compiled = flashover.compile(model, dynamic=True)
     before = flashover.compile_stats()["graphs"]
-    for n in (6, 1, 3, 1, 17):
+    for n in (6, 1, 0, 3, 1, 17, 0):
         x = torch.randn(n, 8)
         grads = []
         for f in (compiled, model):

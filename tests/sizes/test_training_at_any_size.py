@@ -13,7 +13,7 @@ from torch import nn
 
 import flashover
 
-SIZES = (5, 2, 1, 3, 8, 17, 33, 64, 7, 1, 5)
+SIZES = (5, 2, 1, 0, 3, 8, 17, 33, 64, 7, 1, 5)
 
 
 class Residual(nn.Module):
