@@ -84,9 +84,6 @@ BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& w
                      const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& mean,
                      const std::optional<at::Tensor>& variance, bool training, double momentum, double eps,
                      bool cudnn) {
-  // (Without training ATen's other way for no elements gives no elements, too: small_sizes.cpp looks at their type.)
-  std::optional<sym::PresumeScope> elements;
-  if (!training) elements.emplace();
   bool plain = input.is_cuda() && input.dim() > 1 && input.sym_numel() > 0;
   for (const auto* t : {&weight, &bias, &mean, &variance})
     if (*t && (*t)->defined())

@@ -101,13 +101,15 @@ PROGRAMS = {
     "embedding": Program(lambda i, w: F.embedding(i, w) * 2, "s t index; 10 16 param"),
     "gather": Program(lambda x, i: x.gather(1, i) + 1, "s 12; s 4 index"),
     "index_select": Program(lambda x, i: x.index_select(0, i), "10 6; s index"),
-    "attention": Program(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), "s 2 t 16; s 2 t 16; s 2 t 16"),
+    "attention": Program(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v), "s 2 t 16; s 2 t 16; s 2 t 16", least=1
+    ),
     "attention causal": Program(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), "2 2 s 16; 2 2 s 16; 2 2 s 16"
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), "2 2 s 16; 2 2 s 16; 2 2 s 16", least=1
     ),
     "plain attention": Program(plain_attention, "s t 16; s t 16; s t 16", tolerance=1e-4),
     "transformer": Program(
-        transformer_block, "s t 32; 96 32 param; 32 32 param; 64 32 param; 32 64 param", tolerance=1e-4
+        transformer_block, "s t 32; 96 32 param; 32 32 param; 64 32 param; 32 64 param", tolerance=1e-4, least=1
     ),
     "rotary": Program(rotary, "s t 16"),
     "cumsum static": Program(lambda x: x.cumsum(1), "s 20", tolerance=1e-4),

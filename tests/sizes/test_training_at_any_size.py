@@ -84,6 +84,15 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[int, ..
 }
 
 
+# Size 0 is compiled by itself, and why.
+OF_NOTHING = {
+    "embedding": "cross_entropy of no targets has no rule",
+    "flatten": "Flatten counts what is there",
+    "encoder": "whether the heads are contiguous is asked",
+    "convolution": "batch norm keeps its statistics where there are none",
+}
+
+
 def loss_of(results: object) -> torch.Tensor:
     parts = results if isinstance(results, tuple) else (results,)
     return sum((r.square().sum() for r in parts if r.requires_grad), torch.zeros(()))
@@ -109,16 +118,18 @@ def test_gradients(name: str, dynamic: bool | None) -> None:
         for a, b in pairs:
             assert (a.grad is None) == (b.grad is None), f"size {n}"
             if a.grad is not None:
-                torch.testing.assert_close(a.grad.double(), b.grad, rtol=2e-3, atol=2e-3, msg=f"size {n}")
+                torch.testing.assert_close(
+                    a.grad.double(), b.grad, rtol=2e-3, atol=2e-3, equal_nan=True, msg=f"size {n}"
+                )
         got = results if isinstance(results, tuple) else (results,)
         want = expected if isinstance(expected, tuple) else (expected,)
         for a, b in zip(got, want, strict=True):
             assert a.stride() == b.stride() and a.requires_grad == b.requires_grad
-            torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3, msg=f"size {n}")
+            torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3, equal_nan=True, msg=f"size {n}")
     if whole:
         # (All sizes of flatten are symbols; their product is compared with the 12 that Linear takes.)
         once = dynamic and name != "flatten"
-        assert flashover.compile_stats()["graphs"] - before <= (1 if once else 2)
+        assert flashover.compile_stats()["graphs"] - before <= (1 if once else 2) + (name in OF_NOTHING)
 
 
 NORMS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[int, ...]]]] = {
@@ -165,16 +176,16 @@ def test_norms_and_losses(name: str, wanted: bool) -> None:
     module = make()
     exact, compiled = copy.deepcopy(module).double(), flashover.compile(module, dynamic=True)
     before = flashover.compile_stats()["graphs"]
-    for n in SIZES:
+    for n in filter(None, SIZES):  # (of nothing: test_small_sizes.py)
         x = torch.randn(shape(n), requires_grad=wanted)
         y = x.detach().double().requires_grad_(wanted)
         loss_of(compiled(x)).backward()
         loss_of(exact(y)).backward()
         for a, b in [*zip(module.parameters(), exact.parameters(), strict=True), *([(x, y)] if wanted else [])]:
-            torch.testing.assert_close(a.grad.double(), b.grad, rtol=2e-3, atol=2e-3, msg=f"size {n}")
+            torch.testing.assert_close(a.grad.double(), b.grad, rtol=2e-3, atol=2e-3, equal_nan=True, msg=f"size {n}")
             a.grad = b.grad = None
         for a, b in zip(module.buffers(), exact.buffers(), strict=True):
-            torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-4, msg=f"size {n}")
+            torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-4, equal_nan=True, msg=f"size {n}")
     assert flashover.compile_stats()["graphs"] - before == 1
     told = str(flashover.explain(module, dynamic=True)(torch.randn(shape(6), requires_grad=wanted)))
     assert "extern aten" not in told

@@ -41,7 +41,9 @@ bool drop_unwanted(const Arg& mask, Types& outs) {
 bool layer_norm_backward(In in, Types& outs) {  // (grad, input, shape, mean, rstd, weight, bias, mask)
   const TensorType *x = tensor(in, 1), *w = tensor(in, 5), *b = tensor(in, 6);
   const auto* mask = std::get_if<std::vector<bool>>(&arg(in, 7));
-  if (!x || !mask || mask->size() != 3 || has_zero_size(*x) || (!w && (*mask)[1]) || (!b && (*mask)[2])) return false;
+  const auto* shape = std::get_if<Sizes>(&arg(in, 2));
+  if (!x || !mask || mask->size() != 3 || !shape || (!w && (*mask)[1]) || (!b && (*mask)[2])) return false;
+  if (std::ranges::any_of(*shape, [](Expr e) { return e.is_const(0); })) return false;  // (there may be no rows of it)
   outs = {dense(*x), w ? dense(*w) : TensorType{}, b ? dense(*b) : TensorType{}};
   return drop_unwanted(arg(in, 7), outs);
 }

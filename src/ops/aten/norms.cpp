@@ -53,9 +53,7 @@ bool group_norm(In in, Types& outs) {  // (input, weight, bias, N, C, HxW, group
 
 bool batch_norm_of(const TensorType* x, std::initializer_list<const TensorType*> parameters, bool training,
                    Types& outs) {
-  if (!x || x->rank() < 2 || !is_floating(x->dtype)) return false;
-  // (Of no elements eager returns a copy, without any statistics.)
-  if (has_zero_size(*x) && (training || x->strides != contiguous_strides(x->sizes))) return false;
+  if (!x || x->rank() < 2 || !is_floating(x->dtype) || has_zero_size(*x)) return false;
   auto d = statistics_dtype(*x, parameters);
   if (!d) return false;
   TensorType out;
