@@ -73,7 +73,9 @@ struct IndexText {
     const Expr a = x.operands()[0], b = x.operands()[1];
     const bool div = x.kind() == sym::Kind::kFloorDiv;
     if (a.range().lo >= 0 && b.range().lo >= 0) {
-      return "(" + of(a) + (div ? " / " : " % ") + of_divisor(b) + ")";
+      // (The compiler takes what is the same for all points out of a loop, and may do so where there are none.)
+      const std::string by = b.range().lo > 0 ? of_divisor(b) : "(" + of(b) + " + (" + of(b) + " == 0))";
+      return "(" + of(a) + (div ? " / " : " % ") + by + ")";
     }
     return e.ns(false) + (div ? "index_div(" : "index_mod(") + of(a) + ", " + of(b) + ")";
   }
