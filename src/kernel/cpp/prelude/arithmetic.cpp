@@ -29,8 +29,8 @@ inline long shr_l(long a, long b, int bits) { return a >> (b < 0 || b >= bits ? 
     {"index_div index_mod index_min index_max", kAny, R"(
 inline long index_min(long a, long b) { return a < b ? a : b; }
 inline long index_max(long a, long b) { return a > b ? a : b; }
-inline long index_div(long a, long b) { long q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }
-inline long index_mod(long a, long b) { long r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+inline long index_div(long a, long b) { b += b == 0; long q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }
+inline long index_mod(long a, long b) { b += b == 0; long r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
 )"},
 
     // With instructions of its own.
