@@ -341,12 +341,17 @@ at::Tensor resample(const at::Tensor& x, at::OptionalSymIntArrayRef size, Flags.
   }
 }
 
+bool follows_data(const at::Tensor& t) {
+  return is_symbolic(t) && std::ranges::any_of(trace_impl(t)->symbolic_type().sizes, sym::has_data_size);
+}
+
 // ATen asks for the numbers of sizes to lay the blocks out.
 at::Tensor block_diag(at::TensorList tensors) {
   bool symbolic = false, alike = current() != nullptr;
   for (const at::Tensor& t : tensors) {
     symbolic = symbolic || is_symbolic(t);
-    alike = alike && t.dim() <= 2 && t.device() == tensors[0].device();
+    // (Where blocks lie that follow from data no view says.)
+    alike = alike && t.dim() <= 2 && t.device() == tensors[0].device() && !follows_data(t);
   }
   if (!symbolic || !alike) {
     c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
