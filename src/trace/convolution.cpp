@@ -81,8 +81,10 @@ void settle_format(const at::Tensor& input, const at::Tensor& weight, const Size
   if ((plain_input && plain_weight) || !input.is_cpu() || input.scalar_type() != at::kFloat) return;
   constexpr int64_t kFewElements = 20480, kFewImages = 16;
   if (sizes.size() == 5 && at::get_num_threads() == 1) (void)sym::known_le(kFewImages, sizes[0]);
-  if (g.groups == 1 && !sym::known_lt(1, sizes[0]))
-    (void)sym::known_lt(kFewElements, sym::product(std::span(sizes).first(std::min<size_t>(sizes.size(), 4))));
+  const auto shape = std::span(sizes).first(std::min<size_t>(sizes.size(), 4));
+  const auto each = sym::product(shape.subspan(1)).as_const();
+  if (each && *each > kFewElements) return;  // of one image already
+  if (g.groups == 1 && !sym::known_lt(1, sizes[0])) (void)sym::known_lt(kFewElements, sym::product(shape));
 }
 
 at::Tensor now(const TraceImpl& impl) { return tagged_companion(impl, CompanionSizes::kNow); }

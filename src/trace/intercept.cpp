@@ -191,12 +191,31 @@ at::Tensor reshape(const at::Tensor& self, c10::SymIntArrayRef shape) {
   return result;
 }
 
+// While it lives, values are made that only the code here sees: nobody asks how they lie in memory.
+class InnerValues {
+ public:
+  InnerValues() : recorder_(static_cast<Recorder*>(current())) {
+    if (recorder_) first_ = recorder_->graph().values.size();
+  }
+  ~InnerValues() {
+    if (recorder_) recorder_->note_inner(first_, recorder_->graph().values.size());
+  }
+  InnerValues(const InnerValues&) = delete;
+
+ private:
+  Recorder* recorder_;
+  size_t first_ = 0;
+};
+
 // Over all but the last dimension at once, as a product of matrices: ATen's own code asks for the numbers of the sizes.
 // product: (rows, depth) -> (rows, columns).
 template <typename Product>
 at::Tensor by_rows(const at::Tensor& x, const c10::SymInt& columns, Product product) {
   const c10::SymIntArrayRef sizes = x.sym_sizes();
-  const at::Tensor flat = x.reshape_symint({count(sizes.slice(0, sizes.size() - 1)), sizes.back()});
+  const at::Tensor flat = [&] {
+    const InnerValues inner;
+    return x.reshape_symint({count(sizes.slice(0, sizes.size() - 1)), sizes.back()});
+  }();
   std::vector<c10::SymInt> wanted(sizes.begin(), sizes.end());
   wanted.back() = columns;
   return at::_unsafe_view_symint(product(flat), wanted);
@@ -253,6 +272,7 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
       batch.push_back(broadcast(of(a), of(b)));
     }
     const auto matrices = [&](const at::Tensor& t) {
+      const InnerValues inner;
       std::vector<c10::SymInt> sizes = batch;
       for (int64_t d : {-2, -1}) sizes.push_back(t.sym_size(d));
       return t.expand_symint(sizes).reshape_symint({count(batch), t.sym_size(-2), t.sym_size(-1)});

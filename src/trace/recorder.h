@@ -129,6 +129,12 @@ class Recorder final : public Session {
   void note_copy(const at::Tensor& copy, const at::Tensor& result, const Sizes& sizes) {
     copies_.emplace(value_of(copy), std::pair(value_of(result), sizes));
   }
+  // Values from `first` up to `end` are seen by our code alone.
+  void note_inner(size_t first, size_t end) { inner_.emplace_back(first, end); }
+  bool is_inner(ValueId v) const {
+    return std::ranges::any_of(
+        inner_, [at = static_cast<size_t>(v)](const auto& range) { return at >= range.first && at < range.second; });
+  }
   ValueId value_of(const at::Tensor& t) const;
 
  private:
@@ -219,6 +225,7 @@ class Recorder final : public Session {
   std::shared_ptr<sym::Environment> sizes_ = std::make_shared<sym::Environment>();
   std::vector<std::pair<int32_t, int32_t>> size_sources_;          // by symbol: input, dimension
   std::unordered_map<ValueId, std::pair<ValueId, Sizes>> copies_;  // note_copy()
+  std::vector<std::pair<size_t, size_t>> inner_;                   // note_inner()
   std::unordered_map<size_t, const OpFacts*> ruled_;               // nodes whose types come from rules
   // What was found of data, and the number of nodes there were then.
   struct Found {

@@ -77,6 +77,10 @@ bool same_types(const TensorType& a, const TensorType& b) {
          same_sizes(a.strides, b.strides) && sym::known_eq(a.offset, b.offset);
 }
 
+bool same_elements(const TensorType& a, const TensorType& b) {
+  return a.dtype == b.dtype && a.opaque == b.opaque && same_sizes(a.sizes, b.sizes);
+}
+
 // The same elements in the same places; strides over one element may be others.
 bool same_places(const TensorType& a, const TensorType& b) {
   if (a.dtype != b.dtype || a.opaque != b.opaque || !same_sizes(a.sizes, b.sizes)) return false;
@@ -140,19 +144,40 @@ class SmallReplay {
     }
     if (same || rule == recorder_.ruled_.end() || looks_at_memory(n))
       return (same || !meets_none(n) || is_served_empty(n)) && as_recorded(n);
-    const auto type_of = [](const void* types, ValueId v) -> const TensorType& {
-      return (*static_cast<const std::vector<TensorType>*>(types))[static_cast<size_t>(v)];
-    };
-    const ops::InferContext context{args, type_of, &types_, aten::from_aten(c10::get_default_dtype_as_scalartype())};
     std::vector<TensorType> types;
-    if (!Recorder::apply_rule(*rule->second, context, types) || types.size() != n.outs.size()) return false;
+    if (!ask(*rule->second, args, types_, types) || types.size() != n.outs.size()) return false;
     if (const auto copy = n.outs.empty() ? recorder_.copies_.end() : recorder_.copies_.find(n.outs[0]);
         copy != recorder_.copies_.end() && !as_view(n, copy->second.first, with(copy->second.second, small_), types[0]))
       return false;
     for (size_t i = 0; i < types.size(); ++i) {
       if (n.outs[i] == kNoValue) continue;
-      if (!same_places(types[i], recorded(n.outs[i])) || !take(n.outs[i], std::move(types[i]))) return false;
+      if (!same_places(types[i], recorded(n.outs[i])) &&
+          !(recorder_.is_inner(n.outs[i]) && same_elements(types[i], recorded(n.outs[i])) && keeps(n, args)))
+        return false;
+      if (!take(n.outs[i], std::move(types[i]))) return false;
     }
+    return true;
+  }
+
+  static bool ask(const OpFacts& facts, const std::vector<Arg>& args, const std::vector<TensorType>& of,
+                  std::vector<TensorType>& out) {
+    const auto type_of = [](const void* types, ValueId v) -> const TensorType& {
+      return (*static_cast<const std::vector<TensorType>*>(types))[static_cast<size_t>(v)];
+    };
+    const ops::InferContext context{args, type_of, &of, aten::from_aten(c10::get_default_dtype_as_scalartype())};
+    return Recorder::apply_rule(facts, context, out);
+  }
+
+  // Eager may lay a tensor out in another way than is recorded. One that only later operators read lies as recorded,
+  // where the operator makes that of operands which do. (The program's results are compared at the end.)
+  bool keeps(const graph::Node& n, const std::vector<Arg>& args) const {
+    std::vector<TensorType> as_recorded(types_.size()), out;
+    for (const Arg& a : args)
+      graph::for_each_ref(a, [&](ValueId v) { as_recorded[static_cast<size_t>(v)] = recorded(v); });
+    const auto at = static_cast<size_t>(&n - graph_.nodes.data());
+    if (!ask(*recorder_.ruled_.at(at), args, as_recorded, out) || out.size() != n.outs.size()) return false;
+    for (size_t i = 0; i < out.size(); ++i)
+      if (n.outs[i] != kNoValue && !same_places(out[i], recorded(n.outs[i]))) return false;
     return true;
   }
 
