@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import flashover
@@ -71,3 +72,19 @@ def test_comparisons_that_sizes_decide(compare: str, bound: int) -> None:
     for n in (2, 3, 5, 6, 7, 40):
         x = torch.randn(n)
         assert torch.equal(fast(x), f(x)), (compare, bound, n)
+
+
+FUSED: dict[str, Callable[[torch.Tensor], object]] = {
+    "softmax": lambda x: x.softmax(-1),
+    "normalized": lambda x: x.exp() / x.exp().sum(1, keepdim=True),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "a sum of what is returned": lambda x: (lambda y: (y, y.sum((0, 1))))(x.exp() + 1),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_reductions_fuse_as_those_of_numbers(name: str) -> None:
+    def kernels(dynamic: bool) -> int:
+        return str(flashover.explain(FUSED[name], dynamic=dynamic)(torch.randn(5, 12, 7))).count("launch k")
+
+    assert kernels(True) == kernels(False) == 1

@@ -45,7 +45,7 @@ std::optional<std::vector<Term>> terms_of(sym::Expr e) {
       }
       t = var;
     }
-    if (t.kind() != sym::Kind::kVar || only_sizes(t) || !sym::known_lt(0, coef)) return false;
+    if (t.kind() != sym::Kind::kVar || only_sizes(t) || !is_step(coef)) return false;
     terms.push_back({t, coef, extent_of(t)});
     return true;
   };

@@ -655,7 +655,8 @@ class LoopNodeBuilder {
 
 }  // namespace
 
-bool divides(sym::Expr k, sym::Expr n) { return sym::known_lt(0, k) && sym::mod(n, k).is_const(0); }
+bool is_step(sym::Expr e) { return !e.is_const(0) && sym::known_le(0, e); }
+bool divides(sym::Expr k, sym::Expr n) { return is_step(k) && sym::mod(n, k).is_const(0); }
 
 bool only_sizes(sym::Expr e) {
   if (e.kind() == sym::Kind::kVar) return sym::size_symbol_index(e).has_value();

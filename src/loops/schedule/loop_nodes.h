@@ -84,6 +84,7 @@ inline double typical_extent(sym::Expr var) {
   constexpr int64_t kTypical = 128;
   return static_cast<double>(extent_of(var).as_const().value_or(kTypical));
 }
+bool is_step(sym::Expr e);               // of an index: a size that is 0 belongs to a tensor without elements
 bool divides(sym::Expr k, sym::Expr n);  // n is a multiple of k, for sure
 bool only_sizes(sym::Expr e);            // no loop variables: a constant, or an expression over size symbols
 sym::Expr replace(sym::Expr e, const std::vector<std::pair<sym::Expr, sym::Expr>>& map);
