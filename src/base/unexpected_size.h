@@ -8,8 +8,8 @@ namespace flashover {
 struct UnexpectedSize : std::runtime_error {
   explicit UnexpectedSize(const std::string& what, std::string fact = "")
       : std::runtime_error(what), fact(std::move(fact)) {}
-  std::string
-      fact;  // in the words of the check that failed; empty: some size is another one than it was taken to equal
+  // In the words of the check that failed; empty: some size is another one than it was taken to equal.
+  std::string fact;
 };
 
 }  // namespace flashover

@@ -152,7 +152,8 @@ class SmallReplay {
     for (size_t i = 0; i < types.size(); ++i) {
       if (n.outs[i] == kNoValue) continue;
       if (!same_places(types[i], recorded(n.outs[i])) &&
-          !(recorder_.is_inner(n.outs[i]) && same_elements(types[i], recorded(n.outs[i])) && keeps(n, args)))
+          !(recorder_.is_inner(n.outs[i]) && same_elements(types[i], recorded(n.outs[i])) &&
+            keeps(n, *rule->second, args)))
         return false;
       if (!take(n.outs[i], std::move(types[i]))) return false;
     }
@@ -170,12 +171,12 @@ class SmallReplay {
 
   // Eager may lay a tensor out in another way than is recorded. One that only later operators read lies as recorded,
   // where the operator makes that of operands which do. (The program's results are compared at the end.)
-  bool keeps(const graph::Node& n, const std::vector<Arg>& args) const {
-    std::vector<TensorType> as_recorded(types_.size()), out;
+  bool keeps(const graph::Node& n, const OpFacts& rule, const std::vector<Arg>& args) {
+    recorded_.resize(types_.size());
     for (const Arg& a : args)
-      graph::for_each_ref(a, [&](ValueId v) { as_recorded[static_cast<size_t>(v)] = recorded(v); });
-    const auto at = static_cast<size_t>(&n - graph_.nodes.data());
-    if (!ask(*recorder_.ruled_.at(at), args, as_recorded, out) || out.size() != n.outs.size()) return false;
+      graph::for_each_ref(a, [&](ValueId v) { recorded_[static_cast<size_t>(v)] = recorded(v); });
+    std::vector<TensorType> out;
+    if (!ask(rule, args, recorded_, out) || out.size() != n.outs.size()) return false;
     for (size_t i = 0; i < out.size(); ++i)
       if (n.outs[i] != kNoValue && !same_places(out[i], recorded(n.outs[i]))) return false;
     return true;
@@ -236,8 +237,9 @@ class SmallReplay {
   const Recorder& recorder_;
   const graph::Graph& graph_;
   const Small small_;
-  std::vector<TensorType> types_;  // by value
-  std::vector<char> changed_;      // what is not as for other sizes
+  std::vector<TensorType> types_;     // by value
+  std::vector<char> changed_;         // what is not as for other sizes
+  std::vector<TensorType> recorded_;  // by value, of those that keeps() met; empty: of none
 };
 
 namespace {

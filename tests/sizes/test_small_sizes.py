@@ -64,6 +64,22 @@ def result(f: Callable[..., object], *args: object) -> object:
         return type(e)
 
 
+def graphs_made_with_errors(
+    f: Callable[..., object], shape: Callable[[int], tuple[int, ...]], sizes: tuple[int, ...]
+) -> int:
+    """Values, strides, writes and kinds of errors are eager's at each size."""
+    flashover.reset()
+    compiled = flashover.compile(f, dynamic=True, options={"recompile_limit": 64})
+    before = flashover.compile_stats()["graphs"]
+    for n in sizes:
+        x, y = (torch.randn(shape(n)) for _ in range(2))
+        y.copy_(x)
+        got, want = result(compiled, x), result(f, y)
+        assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
+        assert (wrong := differ(x, y)) == "", f"size {n}, the input: {wrong}"
+    return flashover.compile_stats()["graphs"] - before
+
+
 @pytest.mark.filterwarnings("ignore:var_mean")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_elements(name: str) -> None:
@@ -71,16 +87,7 @@ def test_no_elements(name: str) -> None:
     f, shape = PROGRAMS[name]
     more = (name in OWN_COMPILE) + (name in OWN_COMPILE_OF_ZERO)
     for sizes in (WITH_ZERO, (0, *SIZES)):
-        flashover.reset()
-        compiled = flashover.compile(f, dynamic=True, options={"recompile_limit": 64})
-        before = flashover.compile_stats()["graphs"]
-        for n in sizes:
-            x, y = (torch.randn(shape(n)) for _ in range(2))
-            y.copy_(x)
-            got, want = result(compiled, x), result(f, y)
-            assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
-            assert (wrong := differ(x, y)) == "", f"size {n}, the input: {wrong}"
-        assert flashover.compile_stats()["graphs"] - before <= 1 + more
+        assert graphs_made_with_errors(f, shape, sizes) <= 1 + more
 
 
 @pytest.mark.filterwarnings("ignore:var_mean")
@@ -215,16 +222,7 @@ OF_NOTHING: dict[str, tuple[Callable[..., object], Callable[[int], tuple[int, ..
 def test_of_nothing(name: str) -> None:
     f, shape, own = OF_NOTHING[name]
     for sizes in ((5, 0, 7, 64), (0, 7)):
-        flashover.reset()
-        compiled = flashover.compile(f, dynamic=True, options={"recompile_limit": 64})
-        before = flashover.compile_stats()["graphs"]
-        for n in sizes:
-            x, y = (torch.randn(shape(n)) for _ in range(2))
-            y.copy_(x)
-            got, want = result(compiled, x), result(f, y)
-            assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
-            assert (wrong := differ(x, y)) == "", f"size {n}, the input: {wrong}"
-        assert flashover.compile_stats()["graphs"] - before <= 1 + own
+        assert graphs_made_with_errors(f, shape, sizes) <= 1 + own
 
 
 def test_two_sizes_of_nothing() -> None:

@@ -1,4 +1,5 @@
 // Pooling and resampling.
+#include "ops/windows.h"
 #include "graph/decompose/rules.h"
 #include "ops/names.h"
 
@@ -34,10 +35,8 @@ bool knows_last_window(Builder& b, ValueId x, const Ints& kernel, const Ints& st
 // seconds, and the operator's own kernel serves.
 bool too_long(const Ints& kernel, const Ints& stride, const Ints& padding, const Ints& dilation) {
   constexpr int64_t kLongest = 32;
-  const auto is_not = [](int64_t usual) { return [=](int64_t n) { return n != usual; }; };
-  const bool tiles =
-      kernel == stride && std::ranges::none_of(padding, is_not(0)) && std::ranges::none_of(dilation, is_not(1));
-  return !tiles && std::ranges::any_of(kernel, [](int64_t k) { return k > kLongest; });
+  return !ops::windows_tile(kernel, stride, padding, dilation) &&
+         std::ranges::any_of(kernel, [](int64_t k) { return k > kLongest; });
 }
 
 // Values only; with indices the node stays extern.

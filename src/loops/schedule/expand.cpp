@@ -9,6 +9,7 @@
 #include "loops/lower/lower.h"
 #include "ops/args.h"
 #include "ops/names.h"
+#include "ops/windows.h"
 
 namespace flashover::loops {
 namespace {
@@ -67,11 +68,10 @@ bool expand_empty(Builder& b, const Node& node, std::vector<ValueId>& outs) {
 // Windows side by side: the dims are cut into windows, which are reduced in a loop.
 bool expand_tiled_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   const bool is_max = node.op->prim == Prim::max_pool;
-  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), padding = ops::as_ints(node.args[3]);
-  const auto is_not = [](int64_t usual) { return [=](int64_t n) { return n != usual; }; };
-  if (ops::as_ints(node.args[2]) != kernel || std::ranges::any_of(padding, is_not(0)) ||
-      ops::as_bool(node.args[is_max ? 5 : 4]) || (!is_max && !is_none(node.args[6])) ||
-      (is_max && std::ranges::any_of(ops::as_ints(node.args[4]), is_not(1))))
+  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]);
+  const std::vector<int64_t> dilation = is_max ? ops::as_ints(node.args[4]) : std::vector<int64_t>{};
+  if (!ops::windows_tile(kernel, ops::as_ints(node.args[2]), ops::as_ints(node.args[3]), dilation) ||
+      ops::as_bool(node.args[is_max ? 5 : 4]) || (!is_max && !is_none(node.args[6])))
     return false;
   ValueId x = ops::as_value(node.args[0]);
   const Sizes places = b.sizes(node.outs[0]);

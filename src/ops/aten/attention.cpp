@@ -8,8 +8,8 @@ bool flash_for_cpu(In in, Types& outs) {
   const TensorType *q = tensor(in, 0), *k = tensor(in, 1), *v = tensor(in, 2);
   if (!q || !k || !v || q->rank() != 4 || k->rank() != 4 || v->rank() != 4 || !is_floating(q->dtype)) return false;
   if (k->dtype != q->dtype || v->dtype != q->dtype) return false;
-  for (size_t d = 1; d < 4;
-       ++d)  // (ATen takes its plain way where there is nothing to attend to; a batch may be empty)
+  // ATen takes its plain way where there is nothing to attend to; a batch may be empty.
+  for (size_t d = 1; d < 4; ++d)
     if (q->sizes[d].is_const(0) || k->sizes[d].is_const(0)) return false;
   if (!sym::known_eq(q->sizes[3], v->sizes[3]) || !sym::known_eq(k->sizes[3], q->sizes[3])) return false;
   DType accumulator = is_reduced(q->dtype) ? DType::kF32 : q->dtype;
