@@ -35,6 +35,11 @@ if os.environ.get("FLASHOVER_ISA"):
     os.environ.update(LIBRARY_LEVELS[os.environ["FLASHOVER_ISA"]])
 
 
+if name := os.environ.get("FLASHOVER_TEST_DEVICE"):  # where tensors are made that say nothing of it
+    import torch
+
+    torch.set_default_device(name)
+
 if name := os.environ.get("FLASHOVER_TEST_LOCALE"):  # tests/environment/comma_locale.py
     locale.setlocale(locale.LC_ALL, name)
 

@@ -469,11 +469,6 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
   if (!joint.present) return joint;
   if (declined_) throw Declined(reason_);
-  // (It has not run on a GPU yet.)
-  if (sizes_->data_sizes() > 0 && std::ranges::any_of(graph_.inputs, [&](const graph::Input& in) {
-        return graph_.type(in.value).device.type == DeviceType::kCUDA;
-      }))
-    throw Declined("data-dependent: the gradient through sizes that follow from data, on a GPU");
   check_trainable();
   find_extra_results(joint, objects);
   std::vector<at::Tensor> outputs;

@@ -36,6 +36,25 @@ def test_is_compiled_and_guarded() -> None:
         assert flashover.compile_stats()["graphs"] == before["graphs"] + 2
 
 
+def test_sizes_stay_symbols() -> None:
+    """All of torch's functions go through a Python function then, which hands the sizes on."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Size, int]:
+        rows, columns = x.shape
+        y = torch.arange(rows) + x.view(x.size(0), -1).sum(1) + x.numel() + len(x)
+        return y + torch.ones(x.size()[:1]) * x.stride(0) + columns, x.size(), x.shape[1]
+
+    fast = flashover.compile(fn, fullgraph=True, dynamic=True)
+    torch.set_default_device("cpu")
+    before = flashover.compile_stats()["graphs"]
+    for rows in (5, 3, 8, 1):
+        x = torch.randn(rows, 4)
+        got, want = fast(x), fn(x)
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1:] == want[1:] and type(got[1]) is torch.Size
+    assert flashover.compile_stats()["graphs"] == before + 1
+
+
 def test_inside() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         with torch.device("cpu"):

@@ -47,7 +47,32 @@ class Linked {
   bool left_ = false;
 };
 
+// The default device's mode, through which all of torch's own functions go while there is one. C code calls it, and
+// hands on what it gives as what the function itself gave.
+bool is_default_device_mode(PyCodeObject* co) {
+  static PyObject* const name = PyUnicode_InternFromString("__torch_function__");
+  if (co->co_name != name) return false;
+  PyObject* mode = of_module("torch.utils._device", "DeviceContext");
+  if (mode == nullptr || !PyType_Check(mode)) return false;
+  PyObject* f = PyDict_GetItemWithError(type_dict(reinterpret_cast<PyTypeObject*>(mode)), name);
+  return f != nullptr && PyFunction_Check(f) && PyFunction_GET_CODE(f) == reinterpret_cast<PyObject*>(co);
+}
+
 }  // namespace
+
+// What C code gets may be looked at there, where nobody sees it. Sizes that a function of torch gives are SymInts there.
+// New reference.
+PyObject* Interpreter::given_to_c(PyCodeObject* co, PyObject* o) {
+  Numbers& numbers = recorder.numbers;
+  if (numbers.holds(o) && numbers.all_sizes(o) && is_default_device_mode(co)) {
+    Ref symbols = Ref::steal(numbers.symbols(o));
+    if (Py_TYPE(o) == known_types().size)
+      return PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(o)), symbols.get());
+    return symbols.release();
+  }
+  numbers.read_deep(o);
+  return Py_NewRef(o);
+}
 
 // Puts `act` on the list of activations. Returns marks of the root's arguments that nothing has looked at yet, or null.
 char* Interpreter::begin(ActiveFrame& act, _PyInterpreterFrame* frame) {
@@ -572,7 +597,11 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
           case RETURN_VALUE:
-            if (act.to_c) recorder.numbers.read_deep(TOP());
+            if (act.to_c) {
+              Ref own = Ref::borrow(TOP());
+              Py_DECREF(POP());
+              PUSH_RESULT(given_to_c(co, own.get()));
+            }
             result = POP();
             goto leave;
 

@@ -220,6 +220,7 @@ class Interpreter {
   PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
   char* begin(ActiveFrame& act, _PyInterpreterFrame* frame);
   PyObject* call_from(ActiveFrame& act, int next, PyObject** base, int count, PyObject* kwnames);
+  PyObject* given_to_c(PyCodeObject* co, PyObject* o);
   PyObject* call_spread_from(ActiveFrame& act, int next, PyObject** sp, const Ref& f, Ref& args, const Ref& kwargs);
   PyObject* call_substitute(_PyInterpreterFrame* frame, PyObject* other);
   PyObject* call_inside_torch_compile(_PyInterpreterFrame* frame);
