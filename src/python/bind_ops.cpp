@@ -32,8 +32,14 @@ py::object to_python(const Arg& a) {
       for (Ref r : l) out.append((*this)(r));
       return out;
     }
-    py::object operator()(sym::Expr e) const { return py::int_(e.value()); }
-    py::object operator()(const Sizes& s) const { return constants(s); }
+    py::object operator()(sym::Expr e) const {
+      return e.is_const() ? py::object(py::int_(e.value())) : py::object(py::make_tuple("size", e.str()));
+    }
+    py::object operator()(const Sizes& s) const {
+      py::list out;
+      for (sym::Expr e : s) out.append((*this)(e));
+      return out;
+    }
     py::object operator()(DType d) const { return py::make_tuple("dtype", static_cast<int>(d)); }
     py::object operator()(Device d) const { return py::make_tuple("device", static_cast<int>(d.type), d.index); }
     py::object operator()(Layout l) const { return py::make_tuple("layout", static_cast<int>(l)); }

@@ -8,6 +8,7 @@
 #include "kernel/triton/toolchain.h"
 #include "planner/find_products.h"
 #include "python/bind.h"
+#include "sym/environment.h"
 
 namespace py = pybind11;
 
@@ -26,12 +27,19 @@ void move(graph::Graph& g, Device device) {
       if (auto* d = std::get_if<Device>(&a)) *d = device;
 }
 
+// A number, or the text of an expression.
+py::object describe(sym::Expr e) { return e.is_const() ? py::object(py::int_(e.value())) : py::object(py::str(e.str())); }
+py::list describe(std::span<const sym::Expr> sizes) {
+  py::list out;
+  for (sym::Expr e : sizes) out.append(describe(e));
+  return out;
+}
 py::dict describe(const TensorType& t) {
   py::dict d;
   d["dtype"] = info(t.dtype).name;
-  d["sizes"] = constants(t.sizes);
-  d["strides"] = constants(t.strides);
-  d["offset"] = t.offset.value();
+  d["sizes"] = describe(t.sizes);
+  d["strides"] = describe(t.strides);
+  d["offset"] = describe(t.offset);
   return d;
 }
 py::dict describe(const plan::Step& s) {
@@ -46,6 +54,7 @@ py::dict describe(const plan::Step& s) {
   py::list args;
   for (const Arg& a : s.args) args.append(to_python(a));
   d["args"] = args;
+  d["sizes"] = describe(s.sizes);
   return d;
 }
 py::dict describe(const TritonSource& s) {
@@ -56,10 +65,7 @@ py::dict describe(const TritonSource& s) {
   d["warps"] = s.warps;
   d["stages"] = s.stages;
   d["asserts"] = s.asserts;
-  py::list grid;
-  for (sym::Expr e : s.launch.grid)
-    grid.append(e.is_const() ? py::object(py::int_(e.value())) : py::object(py::str(e.str())));
-  d["grid"] = grid;
+  d["grid"] = describe(s.launch.grid);
   return d;
 }
 
@@ -69,6 +75,7 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
                  bool deterministic, int way, int64_t random_threads) {
   graph::Graph g = graph::parse(text);
   if (to_device) move(g, {DeviceType::kCUDA, 0});
+  const sym::AssumeScope assume(g.facts.sizes);  // as in the pipeline
   compile::CompileTarget env;
   env.gpu = Gpu{90, processors};
   env.providers.deterministic = deterministic;
@@ -109,7 +116,7 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
     py::dict d = describe(t.type);
     d["storage"] = kStorageKinds[static_cast<int>(t.storage)];
     d["index"] = t.index;
-    d["arena"] = t.storage == plan::StorageKind::kArena ? t.arena_offset.value() : 0;
+    d["arena"] = describe(t.storage == plan::StorageKind::kArena ? t.arena_offset : sym::Expr(0));
     tensors.append(d);
   }
   for (const plan::Step& step : s.plan.frozen_steps) frozen.append(describe(step));
@@ -126,7 +133,7 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
     loops.append(loops::print(k));
   }
   for (const loops::Product& p : products) kernels.append(describe(kernel::triton::emit(p, *env.gpu)));
-  out["arena_bytes"] = s.plan.arena_bytes.value();
+  out["arena_bytes"] = describe(s.plan.arena_bytes);
   out["tensors"] = tensors;
   out["frozen_steps"] = frozen;
   out["steps"] = steps;

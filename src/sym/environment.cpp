@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "sym/bounded.h"
 #include "sym/found.h"
 
 namespace flashover::sym {
@@ -109,9 +110,22 @@ Expr presumed(Expr e) {
   });
 }
 
+// How difference and 0 stand where sizes are replaced by larger ones. Loops over the sizes go first, since they are
+// bounded by the sizes as they were.
+std::optional<bool> proven_of_larger(Relation r, Expr difference, const std::function<Expr(Expr)>& larger) {
+  const std::optional<Expr> least = least_over_loops(difference), most = least_over_loops(-difference);
+  if (least == difference) return proven(r, larger(difference), Expr(0));
+  const bool below = most && proven_lt(Expr(0), larger(*most)), above = least && proven_lt(Expr(0), larger(*least));
+  if (r == Relation::kEqual || r == Relation::kNotEqual)
+    return below || above ? std::optional(r == Relation::kNotEqual) : std::nullopt;
+  if (below || (r == Relation::kLessEqual && most && proven_le(Expr(0), larger(*most)))) return true;
+  if (above || (r == Relation::kLess && least && proven_le(Expr(0), larger(*least)))) return false;
+  return std::nullopt;
+}
+
 bool proven_or_presumed(Relation r, Expr a, Expr b) {
   if (proven(r, a, b) == true) return true;
-  return presuming && !far_above(a) && !far_above(b) && proven(r, presumed(a - b), Expr(0)) == true;
+  return presuming && !far_above(a) && !far_above(b) && proven_of_larger(r, a - b, presumed) == true;
 }
 
 bool divides(Expr e) {
@@ -316,19 +330,18 @@ Expr Environment::raised(Expr e) const {
 
 std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
   if (const auto answer = proven(r, a, b)) return answer;
-  if (!far_above(a) && !far_above(b)) {
-    const Expr difference = a - b, larger = raised(difference);
-    if (!(larger == difference))
-      if (const auto answer = proven(r, larger, Expr(0))) return answer;
-  }
+  const bool far = far_above(a) || far_above(b);
+  if (!far)
+    if (const auto answer = proven_of_larger(r, a - b, [this](Expr e) { return raised(e); })) return answer;
   for (const AskedGuard& g : guards_)
     if (const auto answer = by_fact({g.guard.relation, canonical(g.guard.a), canonical(g.guard.b)}, r, a, b))
       return answer;
   if (divides(a) || divides(b))
     if (const auto answer = known_of_multiples(r, a, b)) return answer;
-  if (!presuming || far_above(a) || far_above(b)) return std::nullopt;
+  if (!presuming || far) return std::nullopt;
+  if (const auto answer = proven_of_larger(r, a - b, presumed)) return answer;
+  if (least_over_loops(a - b) != a - b) return std::nullopt;
   const Expr difference = presumed(a - b);
-  if (const auto answer = proven(r, difference, Expr(0))) return answer;
   for (const AskedGuard& g : guards_)
     if (const auto answer =
             by_fact({g.guard.relation, presumed(canonical(g.guard.a - g.guard.b)), Expr(0)}, r, difference, Expr(0)))

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "sym/bounded.h"
 
 namespace flashover::sym {
 namespace {
@@ -41,6 +42,19 @@ TEST(Environment, AGuardOfAQuotientSaysWhatASizeIsAtLeast) {
   const AssumeScope facts({{kLessEqual, Expr(2), floordiv(2 * a + 1, Expr(3))}});
   EXPECT_TRUE(known_le(Expr(3), a));
   EXPECT_FALSE(known_le(Expr(4), a));
+}
+
+TEST(Environment, AGuardOfASizeSaysNothingOfLoopsBelowIt) {
+  const Expr a = size_symbol(0), i = var_below("row.s0", a);
+  const AssumeScope facts({{kLessEqual, Expr(2), a - 4}});
+  EXPECT_FALSE(known_lt(i - 2, a - 4)) << "not for the last ones";
+  EXPECT_FALSE(known_ne(i, a - 1));
+  EXPECT_TRUE(known_lt(i, a));
+  EXPECT_TRUE(known_lt(i - 2, a - 2)) << "whatever the guard says";
+  EXPECT_TRUE(known_lt(i, 2 * a - 6)) << "a is 6 or more";
+  EXPECT_FALSE(known_lt(i, 2 * a - 7));
+  const PresumeScope presume;
+  EXPECT_FALSE(known_lt(i - 2, a - 4));
 }
 
 TEST(Environment, AGuardOfAProductSaysThatNoSizeIsZero) {

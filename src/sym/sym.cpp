@@ -723,23 +723,28 @@ bool depends_on_sizes(Expr e) {
   return std::ranges::any_of(e.operands(), depends_on_sizes);
 }
 
-// An expression that e is nowhere less than: variables that e grows (falls) with are put at their least (largest)
-// value, loops before the sizes that bound them.
-Expr lower_bound(Expr e) {
-  for (const bool sizes : {false, true}) {
-    std::vector<Expr> vars;
-    collect_vars(e, vars);
-    for (Expr v : vars) {
-      if (sizes ? !size_symbol_of_name(v.name()) : v.range().lo != 0) continue;
-      const auto c = coefficient(e, v);
-      if (!c) continue;
-      std::optional<Expr> end;
-      if (c->range().lo >= 0) end = Expr(v.range().lo);
-      if (c->range().hi <= 0 && !sizes && v.node()->extent) end = extent_of(v) - 1;
-      if (end) e = substitute(e, [&](Expr x) { return x == v ? end : std::nullopt; });
-    }
+// An expression that e is nowhere less than: its sizes, or its loops, are put at their least value where e grows with
+// them, loops at their largest where it falls.
+Expr at_ends(Expr e, bool sizes) {
+  std::vector<Expr> vars;
+  collect_vars(e, vars);
+  for (Expr v : vars) {
+    if (size_symbol_of_name(v.name()).has_value() != sizes || (!sizes && v.range().lo != 0)) continue;
+    const auto c = coefficient(e, v);
+    if (!c) continue;
+    std::optional<Expr> end;
+    if (c->range().lo >= 0) end = Expr(v.range().lo);
+    if (c->range().hi <= 0 && v.node()->extent) end = extent_of(v) - 1;
+    if (end) e = substitute(e, [&](Expr x) { return x == v ? end : std::nullopt; });
   }
   return e;
+}
+// Loops before the sizes that bound them.
+Expr lower_bound(Expr e) { return at_ends(at_ends(e, false), true); }
+
+bool loops_over_sizes(Expr e) {
+  if (e.kind() == Kind::kVar) return e.node()->extent != nullptr;
+  return std::ranges::any_of(e.operands(), loops_over_sizes);
 }
 
 // Whether e is nowhere less than `least`.
@@ -755,6 +760,11 @@ Expr var_below(std::string_view name, Expr extent) { return Interner::get().vari
 Expr extent_of(Expr variable) {
   if (const Node* n = variable.node()->extent) return Interner::wrap(n);
   return Expr(add_checked(variable.range().hi, 1));
+}
+std::optional<Expr> least_over_loops(Expr e) {
+  if (!loops_over_sizes(e)) return e;
+  e = at_ends(e, false);
+  return loops_over_sizes(e) ? std::nullopt : std::optional(e);
 }
 
 bool proven_eq(Expr a, Expr b) {

@@ -60,6 +60,7 @@ OPERATORS = {
     "instance_norm": Program(lambda x: F.instance_norm(x), "s 4 6 6", tolerance=1e-4),
     "glu": Program(lambda x: F.glu(x, -1), "s 8"),
     "prelu": Program(lambda x, w: F.prelu(x, w), "s 8 3; 8 param"),
+    "crop and pad": Program(lambda x: F.pad(x[:, 1:-1, 2:-2] * 2, (2, 2, 1, 1)), "s 5 t", least=6),
     "avgpool pad sym": Program(lambda x: F.avg_pool1d(x, 3, 1, 1) * 2, "2 3 s", tolerance=1e-4, least=1),
     "conv1d sym": Program(lambda x, w: F.conv1d(x, w, padding=1), "s 4 t; 6 4 3 param", tolerance=1e-4, least=1),
     "conv2d sym": Program(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from op_calls import NUMBER_DTYPE
+from triton.runtime import interpreter
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "python", "flashover"))
@@ -18,6 +19,16 @@ DTYPES = {
     "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "b8": torch.bool,
     "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
 }  # fmt: skip
+patch_tensors = interpreter._patch_lang_tensor
+
+
+def patch_tensors_and_bounds(tensor: Any, scope: Any) -> None:
+    """Bounds of loops are arrays of one element in the interpreter, of which numpy 2 makes no number by itself."""
+    patch_tensors(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter._patch_lang_tensor = patch_tensors_and_bounds
 EIGHT_BITS = {torch.float8_e4m3fn, torch.float8_e5m2}
 
 
@@ -30,10 +41,27 @@ def function_of(source: dict[str, Any]) -> Any:
     return scope[source["name"]]
 
 
+def numbers(value: Any, sizes: dict[str, int]) -> Any:
+    """Numbers for expressions over symbols."""
+    if isinstance(value, list):
+        return [numbers(v, sizes) for v in value]
+    return eval(value, {"min": min, "max": max}, sizes) if isinstance(value, str) else value
+
+
 class Runner:
-    def __init__(self, program: dict[str, Any]) -> None:
-        self.program = program
+    """sizes: what the symbols of the plan are."""
+
+    def __init__(self, program: dict[str, Any], sizes: dict[str, int] | None = None) -> None:
         self.functions = [function_of(k) for k in program["kernels"]]
+        self.program = dict(program)
+        self.sizes = sizes = sizes or {}
+        self.program["arena_bytes"] = numbers(program["arena_bytes"], sizes)
+        for kind, fields in (
+            ("tensors", ("sizes", "strides", "offset", "arena")),
+            ("outputs", ("sizes", "strides", "offset")),
+            ("steps", ("sizes",)),
+        ):
+            self.program[kind] = [{**t, **{f: numbers(t[f], sizes) for f in fields}} for t in program[kind]]
 
     def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         p = self.program
@@ -50,7 +78,10 @@ class Runner:
                     if 0 not in t["sizes"]
                     else 0
                 )
+                # Where sizes are symbols, the executor places each tensor for the sizes of the call.
                 flat = arena[t["arena"] : t["arena"] + span * size].view(dtype)
+                if self.sizes:
+                    flat = torch.full((span * size,), 0x7F, dtype=torch.uint8).view(dtype)
                 tensors.append(flat.as_strided(t["sizes"], t["strides"]))
             elif t["storage"] in ("output", "frozen"):
                 tensors.append(torch.empty_strided(t["sizes"], t["strides"], dtype=dtype))
@@ -78,10 +109,12 @@ class Runner:
             kernel = self.program["kernels"][step["kernel"]]
             given = [tensors[t] for t in [*step["reads"], *step["writes"]]]
             given = [t.view(torch.uint8) if t.dtype in EIGHT_BITS else t for t in given]  # kernels see bits
-            for i, kind in enumerate(kernel["signature"]):
-                if not kind.startswith("*"):
+            for i in range(len(given)):
+                if not kernel["signature"][i].startswith("*"):
                     given[i] = given[i].item()
-            self.functions[step["kernel"]][tuple(kernel["grid"])](*given)
+            grid = numbers(kernel["grid"], {f"n{i}": n for i, n in enumerate(step["sizes"])})
+            if 0 not in grid:
+                self.functions[step["kernel"]][tuple(grid)](*given, *step["sizes"])
         elif step["kind"] == "copy":
             tensors[step["writes"][0]].copy_(tensors[step["reads"][0]])
         elif step["kind"] == "call":
@@ -125,6 +158,8 @@ class Runner:
         kind = a[0]
         if kind == "ref":
             return tensors[a[1]]
+        if kind == "size":
+            return numbers(a[1], self.sizes)
         if kind == "dtype":
             return NUMBER_DTYPE[a[1]]
         if kind == "format":
