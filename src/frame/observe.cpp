@@ -675,8 +675,9 @@ PyObject* SourceTracker::type_lookup(PyTypeObject* type, PyObject* name, Py_ssiz
       if (PyDict_GetItemWithError(dict, name) != nullptr) break;
     }
   }
-  auto [it, added] = lookups_.try_emplace(LookupKey{type, name, start}, nullptr);
-  if (!added) return it->second;
+  auto [it, added] = lookups_.try_emplace(LookupKey{type, name, start});
+  if (!added) return it->second.found;
+  it->second.name = Ref::borrow(name);
   PyObject* found = nullptr;
   if (start == 0) {
     found = _PyType_Lookup(type, name);
@@ -689,13 +690,13 @@ PyObject* SourceTracker::type_lookup(PyTypeObject* type, PyObject* name, Py_ssiz
     lookups_.erase(LookupKey{type, name, start});
     return found;
   }
-  it->second = found;
+  it->second.found = found;
   SourceId t = constant(reinterpret_cast<PyObject*>(type));
   if (found == nullptr) {
     fact(FactKind::kTypeLacks, t, name, start);
   } else {
     found = read(SourceKind::kTypeLookup, t, start, name, found);
-    lookups_[LookupKey{type, name, start}] = found;
+    lookups_[LookupKey{type, name, start}].found = found;
   }
   return found;
 }

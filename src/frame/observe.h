@@ -197,6 +197,11 @@ class SourceTracker {
     }
   };
 
+  struct Lookup {
+    PyObject* found = nullptr;
+    Ref name;  // kept: another string in its place would be taken for it
+  };
+
   SourceId add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned);
   void add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed = false);
   void describe(SourceId id, PyObject* object, bool parent_pinned);
@@ -216,7 +221,7 @@ class SourceTracker {
   std::unordered_map<PyObject*, SourceId, PointerHash> sources_by_object_;
   std::unordered_map<Path, SourceId, PathHash> paths_;
   std::unordered_set<FactKey, FactHash> facts_;
-  std::unordered_map<LookupKey, PyObject*, LookupHash> lookups_;
+  std::unordered_map<LookupKey, Lookup, LookupHash> lookups_;
   std::unordered_set<PyObject*> fresh_functions_, fresh_types_, seen_functions_, detached_;
   std::unordered_set<PyTypeObject*> special_types_;
   std::unordered_map<const void*, SourceId> memory_;               // the storage of tensor inputs -> the first of them
