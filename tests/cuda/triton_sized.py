@@ -1,6 +1,7 @@
 """Programs over size symbols whose Triton kernels are run in Triton's interpreter, one plan at several sizes.
 
-`python triton_sized.py [name ... | --part i n]` (TRITON_INTERPRET=1) prints one JSON object: name -> what is wrong, or null."""
+`python triton_sized.py [name ... | --part i n]` (TRITON_INTERPRET=1) prints one JSON object: name -> what is wrong,
+or null."""
 
 from __future__ import annotations
 
