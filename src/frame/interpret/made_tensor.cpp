@@ -76,7 +76,12 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
       return nullptr;
     }
   }
-  return dtype ? tensor_of(in, args[0], dtype.get(), device.get()) : nullptr;
+  if (!device) {  // (the global state, which is guarded, says it)
+    ++in.uninterpreted;
+    device = Ref::steal(PyObject_CallMethod(torch, "get_default_device", nullptr));
+    --in.uninterpreted;
+  }
+  return dtype && device ? tensor_of(in, args[0], dtype.get(), device.get()) : nullptr;
 }
 
 PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {

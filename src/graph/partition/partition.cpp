@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "graph/analysis/data_sizes.h"
+#include "graph/analysis/devices.h"
 #include "graph/checkpoint.h"
 #include "graph/partition/min_cut.h"
 #include "graph/rewrite/rewriter.h"
@@ -214,9 +215,17 @@ class Partitioner {
     return true;
   }
 
+  // What kernels on the GPU compute of numbers on the CPU, each for itself: none of them writes it down.
+  bool is_number_beside_gpu(ValueId v) const {
+    const Node* n = def(v);
+    return uses_cuda_ && n && n->op->is_prim() && g_.type(v).sizes.empty() &&
+           g_.type(v).device.type == DeviceType::kCPU && !must_save_[v] &&
+           (n->op->kind == OpKind::kPointwise || n->op->kind == OpKind::kView || n->op->kind == OpKind::kFactory);
+  }
+
   // In sixteenths of a byte moved; MinCut::kInfinite: never.
   int64_t recompute_cost(const Node& n, ValueId v, bool materialized) const {
-    if (frozen_[v]) return 0;  // once, in the backward's own frozen part
+    if (frozen_[v] || is_number_beside_gpu(v)) return 0;  // (the first: once, in the backward's own frozen part)
     if (is_made_again(v)) return 0;
     if (checkpoint_[v] >= 0) {
       bool inner = n.op->kind != OpKind::kView && n.op->kind != OpKind::kFactory;
@@ -254,7 +263,7 @@ class Partitioner {
     return work + (materialized ? bytes(v) * 32 : 0);
   }
   int64_t save_cost(ValueId v) const {
-    if (is_made_again(v)) return MinCut::kInfinite;
+    if (is_made_again(v) || is_number_beside_gpu(v)) return MinCut::kInfinite;
     if (by_reference(v)) return bytes(v) * 4 + 1;
     return bytes(v) * (in_memory_[v] ? 32 : 48) + 1;
   }
@@ -600,6 +609,7 @@ class Partitioner {
   std::vector<int32_t> checkpoint_;  // that made the value and could again, or -1
   std::vector<bool> handed_on_;      // read outside of its checkpoint
   std::vector<bool> must_save_;      // so the program's policy says
+  bool uses_cuda_ = uses_cuda(g_);
   std::vector<int32_t> stage_;
   std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, rewritten_, in_memory_, saved_;
   std::vector<ValueId> backward_reads_;  // sorted; values without tangents that the backward reads

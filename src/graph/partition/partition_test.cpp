@@ -99,6 +99,24 @@ TEST(Partition, CheapArithmeticIsDoneAgain) {
   EXPECT_EQ(p.saved_bytes, 0);
 }
 
+// A kernel on the GPU would have to write it to the CPU's memory.
+TEST(Partition, NumbersBesideAGpuAreComputedAgain) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[1000]@cuda:0 = input user grad "x"
+    %1 : f64[]w = input user "number 1"
+    %2 : f32[] = prim.convert(%1, f32)
+    %3 : f32[1000]{0} = prim.broadcast(%2, [1000], [])
+    %4 : f32[1000]@cuda:0 = prim.mul(%0, %3)
+    %5 : f32[1000]@cuda:0 = input tangent
+    %6 : f32[1000]@cuda:0 = prim.mul(%5, %3)
+    return %4, %6
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  expect_legal(p);
+  EXPECT_EQ(operators(p.backward), (Names{"prim.convert", "prim.broadcast", "prim.mul"}));
+  EXPECT_EQ(saved_by(p), 0);
+}
+
 TEST(Partition, AnInputThatEagerDoesNotSaveIsCopied) {
   const Graph g = parse(R"(graph {
     %0 : f32[1000] = input user grad "x"
