@@ -21,6 +21,29 @@ using ops::OpKind;
 // Work per byte of the result, compared with moving a byte to memory and back.
 int work_per_byte(const ops::OpRow& op) { return op.cost >= 10 ? 16 : op.cost >= 3 ? 5 : 1; }
 
+int64_t hinted_bytes(const TensorType& t) {
+  int64_t n = info(t.dtype).bytes;
+  for (sym::Expr s : t.sizes) n *= std::max<int64_t>(1, s.hint());
+  return n;
+}
+bool is_node_of_library(const Node& n) { return !n.op->is_prim(); }
+bool is_same_kind(const TensorType& a, const TensorType& b) {
+  return a.dtype == b.dtype && same_sizes(a.sizes, b.sizes);
+}
+
+// A dense layout for what is kept, of the dims in their order: operators' results lie as their operands.
+TensorType kept_type(TensorType t) {
+  t.offset = 0;
+  t.wrapped_number = false;
+  if (t.opaque) return t;
+  if (!is_writable_layout(t)) {
+    t.strides = contiguous_strides(t.sizes);
+  } else if (!ops::is_dense(t.sizes, t.strides)) {
+    t.strides = ops::dense_like(t.sizes, t.strides);
+  }
+  return t;
+}
+
 class Partitioner {
  public:
   Partitioner(const Graph& g, const Joint& facts, const PartitionOptions& options)
@@ -170,13 +193,7 @@ class Partitioner {
   }
   bool is_made_again(ValueId v) const { return checkpoint_[v] >= 0 && !handed_on_[v]; }
 
-  int64_t bytes(ValueId v) const {
-    const TensorType& t = g_.type(v);
-    int64_t n = info(t.dtype).bytes;
-    for (sym::Expr s : t.sizes) n *= std::max<int64_t>(1, s.hint());
-    return n;
-  }
-  bool is_extern(const Node& n) const { return !n.op->is_prim(); }
+  int64_t bytes(ValueId v) const { return hinted_bytes(g_.type(v)); }
 
   // How many products and the like stand between the inputs and a value, at most.
   void find_stages() {
@@ -187,7 +204,7 @@ class Partitioner {
       int32_t stage = 0;
       for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { stage = std::max(stage, stage_[v]); });
       for (ValueId v : n.outs)
-        if (v != kNoValue) stage_[v] = stage + is_extern(n);
+        if (v != kNoValue) stage_[v] = stage + is_node_of_library(n);
     }
   }
   // A residual connection: to compute it again takes what an earlier layer made, which takes the layer before it, and
@@ -232,7 +249,7 @@ class Partitioner {
       for (const Arg& a : n.args) for_each_ref(a, [&](ValueId x) { inner = inner || is_made_again(x); });
       if (inner) return MinCut::kInfinite;
     }
-    if (is_random(n) || n.op->mutates || is_extern(n) || must_save_[v]) return MinCut::kInfinite;
+    if (is_random(n) || n.op->mutates || is_node_of_library(n) || must_save_[v]) return MinCut::kInfinite;
     int64_t work = 0;
     switch (n.op->kind) {
       case OpKind::kView:
@@ -263,7 +280,7 @@ class Partitioner {
     return work + (materialized ? bytes(v) * 32 : 0);
   }
   int64_t save_cost(ValueId v) const {
-    if (is_made_again(v) || is_number_beside_gpu(v)) return MinCut::kInfinite;
+    if (is_made_again(v) || is_number_beside_gpu(v) || lies_in_base_[v]) return MinCut::kInfinite;
     if (by_reference(v)) return bytes(v) * 4 + 1;
     return bytes(v) * (in_memory_[v] ? 32 : 48) + 1;
   }
@@ -279,24 +296,41 @@ class Partitioner {
   int32_t reference_result(ValueId v) const {
     for (size_t i = 0; i < results(); ++i)
       if (g_.outputs[i].kind == Output::Kind::kValue && g_.outputs[i].value == v && facts_.results[i].saved &&
-          input_of_[v] < 0 && same_type(g_.outputs[i].type, g_.type(v)))
+          input_of_[v] < 0 && is_same_kind(g_.outputs[i].type, g_.type(v)))
         return static_cast<int32_t>(i);
     return -1;
   }
-  static bool same_type(const TensorType& a, const TensorType& b) {
-    return a.dtype == b.dtype && same_sizes(a.sizes, b.sizes);
+  // Windows of somewhat larger memory that a library reads in the backward. Saved by themselves they would be dense; as
+  // windows of the memory they lie as in the forward, which libraries ask for (the padded rows of attention's mask).
+  void find_windows() {
+    lies_in_base_.assign(g_.values.size(), false);
+    const auto look = [&](ValueId read) {
+      ValueId base = read;
+      while (def(base) && def(base)->op->kind == OpKind::kView) base = std::get<Ref>(def(base)->args[0]).id;
+      for (ValueId v = read; v != base; v = std::get<Ref>(def(v)->args[0]).id)
+        if (is_window(v) && !ops::is_dense(g_.type(v).sizes, g_.type(v).strides) && bytes(base) <= 2 * bytes(v) &&
+            !must_save_[v] && checkpoint_[v] < 0)
+          lies_in_base_[v] = true;
+    };
+    for (size_t i = 0; i < g_.nodes.size(); ++i)
+      if (node_backward_[i] && is_node_of_library(g_.nodes[i]))
+        for (const Arg& a : g_.nodes[i].args)
+          for_each_ref(a, [&](ValueId v) {
+            if (v != kNoValue) look(v);
+          });
   }
 
   void choose() {
+    find_windows();
     // What lies in memory anyway: operands and results of extern operators, results of reductions, of the call.
     std::vector<bool> read_whole(g_.values.size());  // by an extern operator of the backward
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       const Node& n = g_.nodes[i];
-      if (!is_extern(n) && n.op->kind != OpKind::kReduction && n.op->kind != OpKind::kScan) continue;
+      if (!is_node_of_library(n) && n.op->kind != OpKind::kReduction && n.op->kind != OpKind::kScan) continue;
       if (!node_backward_[i])
         for (ValueId v : n.outs)
           if (v != kNoValue) in_memory_[v] = true;
-      if (!is_extern(n)) continue;
+      if (!is_node_of_library(n)) continue;
       for (const Arg& a : n.args)
         for_each_ref(a, [&](ValueId v) {
           if (node_backward_[i])
@@ -416,19 +450,6 @@ class Partitioner {
       if (r.tangent >= 0 && (base.tangent >= 0 || r.offset != 0 || r.sizes != base.sizes || r.strides != base.strides))
         throw Declined("training: two results share memory and both lead into the backward");
     }
-  }
-
-  // A dense layout for what is kept, of the dims in their order: operators' results lie as their operands.
-  static TensorType kept_type(TensorType t) {
-    t.offset = 0;
-    t.wrapped_number = false;
-    if (t.opaque) return t;
-    if (!is_writable_layout(t)) {
-      t.strides = contiguous_strides(t.sizes);
-    } else if (!ops::is_dense(t.sizes, t.strides)) {
-      t.strides = ops::dense_like(t.sizes, t.strides);
-    }
-    return t;
   }
 
   bool is_late(ValueId v) const { return input_of_[v] >= 0 && late_of_[input_of_[v]] >= 0; }
@@ -610,6 +631,7 @@ class Partitioner {
   std::vector<bool> handed_on_;      // read outside of its checkpoint
   std::vector<bool> must_save_;      // so the program's policy says
   bool uses_cuda_ = uses_cuda(g_);
+  std::vector<bool> lies_in_base_;  // windows that are saved as the memory they are of
   std::vector<int32_t> stage_;
   std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, rewritten_, in_memory_, saved_;
   std::vector<ValueId> backward_reads_;  // sorted; values without tangents that the backward reads

@@ -117,6 +117,25 @@ TEST(Partition, NumbersBesideAGpuAreComputedAgain) {
   EXPECT_EQ(saved_by(p), 0);
 }
 
+// Rows of 8 of which 7 count: the library reads them where they lie.
+TEST(Partition, WindowsThatLibrariesReadAreSavedAsTheirMemory) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[6,7] = input user grad "x"
+    %1 : f32[6,8] = prim.pad(%0, [0, 0], [0, 1], 0.0)
+    %2 : f32[6,7]{8,1} = prim.slice(%1, [0, 0], [6, 7], [1, 1])
+    %3 : f32[7,5] = input user "w"
+    %4 : f32[6,5] = aten.mm.default(%2, %3)
+    %5 : f32[6,5] = input tangent
+    %6 : f32[5,6]{1,5} = prim.permute(%5, [1, 0])
+    %7 : f32[5,7] = aten.mm.default(%6, %2)
+    return %4, %7
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  expect_legal(p);
+  EXPECT_EQ(operators(p.backward), (Names{"prim.permute", "prim.pad", "prim.slice", "aten.mm.default"}));
+  EXPECT_EQ(p.saved_bytes, 0) << "the input is there anyway";
+}
+
 TEST(Partition, AnInputThatEagerDoesNotSaveIsCopied) {
   const Graph g = parse(R"(graph {
     %0 : f32[1000] = input user grad "x"
