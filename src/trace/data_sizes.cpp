@@ -52,8 +52,9 @@ Types results_of(const OpFacts& facts, const Stack& stack, size_t base, sym::Env
     const sym::Expr n = size_within(sizes, x.numel());
     TensorType out = list_of(x, DType::kI64, n);
     out.sizes = {n, static_cast<int64_t>(x.rank())};
-    // Eager finds the positions of each dimension one after the other.
-    out.strides = {1, x.device.type == DeviceType::kCUDA ? sym::max(1, n) : n};
+    // Eager finds the positions of each dimension one after the other. (On CUDA the stride of none of them is 1. To say so
+    // would leave open how views of them lie.)
+    out.strides = {1, n};
     return {out};
   }
   if (name == op::_unique2 || (name == op::unique_consecutive && stack[base + 3].isNone())) {

@@ -40,6 +40,7 @@ from typing import Any
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch
+import torch._dynamo  # what a program names, and imports in its first call otherwise: that takes seconds
 from processes import forked
 
 import flashover

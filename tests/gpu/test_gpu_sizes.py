@@ -128,7 +128,7 @@ DATA_SIZED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 @pytest.mark.parametrize("name", DATA_SIZED)
 def test_sizes_that_follow_from_data(name: str) -> None:
-    """What finds a size waits for the device; what follows is launched with it. (Gradients break the graph here.)"""
+    """What finds a size waits for the device; what follows is launched with it."""
     f = DATA_SIZED[name]
     flashover.reset()
     compiled = flashover.compile(f, fullgraph=True)

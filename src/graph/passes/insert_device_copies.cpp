@@ -8,6 +8,22 @@
 #include "ops/names.h"
 
 namespace flashover::graph {
+namespace {
+
+// Kernels read numbers where they lie, but what is nothing but the number has to lie on the device itself.
+bool is_the_number_itself(const Graph& g, const Node& n) {
+  return op::is_any_of(n.op->name, {op::full, op::full_like, op::fill_Tensor, op::fill_Scalar}) &&
+         g.type(n.outs[0]).rank() == 0;
+}
+
+// The number that the program knows without a tensor; null: it is computed of tensors.
+const Arg* number_of(const Graph& g, ValueId v) {
+  for (const Node& n : g.nodes)
+    if (n.op->prim == Prim::full && n.outs[0] == v) return &n.args[1];
+  return nullptr;
+}
+
+}  // namespace
 
 Graph insert_device_copies(Graph g) {
   if (!uses_cuda(g)) return g;
@@ -26,17 +42,21 @@ Graph insert_device_copies(Graph g) {
       const auto bring = [&](Ref& r) {
         if (r.id == kNoValue) return;
         const TensorType type = out.type(r.id);
-        if (type.device.type != DeviceType::kCPU || type.rank() == 0) return;
+        if (type.device.type != DeviceType::kCPU || (type.rank() == 0 && !is_the_number_itself(out, n))) return;
         auto [it, fresh] = brought.try_emplace({r.id, device.index}, kNoValue);
         if (fresh) {
           TensorType there = type;
           there.device = device;
           there.offset = 0;
           there.strides = contiguous_strides(type.sizes);
+          const Arg* number = type.rank() == 0 ? number_of(out, r.id) : nullptr;
+          const Arg known = number ? *number : Arg();
           Builder b(out, n.location);
           it->second =
-              b.emit(op::_to_copy,
-                     {Ref{r.id}, type.dtype, Layout::kStrided, device, {}, false, MemoryFormat::kContiguous}, there);
+              number ? b.full({}, known, type.dtype, device)
+                     : b.emit(op::_to_copy,
+                              {Ref{r.id}, type.dtype, Layout::kStrided, device, {}, false, MemoryFormat::kContiguous},
+                              there);
         }
         r.id = it->second;
       };
