@@ -9,6 +9,7 @@ import search_path
 
 import linecache
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,11 @@ BREAKS = ["flashover.graph_break()", "float(x.sum())", "print(end='')", "x.tolis
 LOCALS = ("x", "y", "n", "out", "h", "d", "q")
 
 
+def by_made_names(statement: str) -> str:
+    """The same, with methods looked up by strings that are made for it and gone after it."""
+    return re.sub(r"\b([xyhdq]|out)\.(\w)(\w*)\(", r'getattr(\1, "".join(["\2", "\3"]))(', statement)
+
+
 class Way:
     """One way to write a list of statements and loops."""
 
@@ -104,7 +110,7 @@ class Way:
             if self.breaks and r.random() < 0.15:
                 lines.append(pad + r.choice(BREAKS))
             if isinstance(s, str):
-                lines.append(pad + s)
+                lines.append(pad + (by_made_names(s) if self.wraps and r.random() < 0.3 else s))
             elif s[0] == "loop":
                 if self.wraps and r.random() < 0.5:
                     for _ in range(s[1]):
