@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "base/check.h"
 #include "sym/bounded.h"
 
@@ -55,6 +57,42 @@ TEST(Environment, AGuardOfASizeSaysNothingOfLoopsBelowIt) {
   EXPECT_FALSE(known_lt(i, 2 * a - 7));
   const PresumeScope presume;
   EXPECT_FALSE(known_lt(i - 2, a - 4));
+}
+
+// Whatever is proven of loops and sizes by guards holds for all numbers that the guards allow.
+TEST(Environment, WhatGuardsProveOfLoopsHolds) {
+  const Expr a = size_symbol(0), b = size_symbol(1), i = var_below("row.s0", a), j = var_below("column.s1", b);
+  std::mt19937 random(3);
+  const auto pick = [&](int lo, int hi) { return Expr(std::uniform_int_distribution<int>(lo, hi)(random)); };
+  const auto sum = [&] { return pick(-1, 1) * i + pick(-1, 1) * j + pick(-1, 2) * a + pick(-1, 1) * b + pick(-6, 6); };
+  int proven = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const SizeGuard guards[] = {{kLessEqual, pick(0, 4), a - pick(0, 4)}, {kLess, pick(0, 3), floordiv(b, pick(1, 3))}};
+    const Expr x = sum(), y = sum();
+    bool less = false, at_most = false, differ = false;
+    {
+      const AssumeScope facts({guards[0], guards[1]});
+      less = known_lt(x, y), at_most = known_le(x, y), differ = known_ne(x, y);
+    }
+    if (!less && !at_most && !differ) continue;
+    ++proven;
+    for (int64_t s = 0; s < 14; ++s)
+      for (int64_t t = 0; t < 14; ++t) {
+        const auto at = [&](Expr e, int64_t row, int64_t column) {
+          return evaluate(e, [&](Expr v) { return v == a ? s : v == b ? t : v == i ? row : column; });
+        };
+        const auto holds = [&](const SizeGuard& g) { return satisfied(g.relation, at(g.a, 0, 0), at(g.b, 0, 0)); };
+        if (!holds(guards[0]) || !holds(guards[1])) continue;
+        for (int64_t row = 0; row < s; ++row)
+          for (int64_t column = 0; column < t; ++column) {
+            const int64_t left = at(x, row, column), right = at(y, row, column);
+            ASSERT_TRUE((!less || left < right) && (!at_most || left <= right) && (!differ || left != right))
+                << x.str() << " and " << y.str() << " where " << str(guards[0]) << " and " << str(guards[1]) << ", at "
+                << s << ", " << t << ", " << row << ", " << column;
+          }
+      }
+  }
+  EXPECT_GT(proven, 300);
 }
 
 TEST(Environment, AGuardOfAProductSaysThatNoSizeIsZero) {
