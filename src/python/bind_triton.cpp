@@ -28,7 +28,9 @@ void move(graph::Graph& g, Device device) {
 }
 
 // A number, or the text of an expression.
-py::object describe(sym::Expr e) { return e.is_const() ? py::object(py::int_(e.value())) : py::object(py::str(e.str())); }
+py::object describe(sym::Expr e) {
+  return e.is_const() ? py::object(py::int_(e.value())) : py::object(py::str(e.str()));
+}
 py::list describe(std::span<const sym::Expr> sizes) {
   py::list out;
   for (sym::Expr e : sizes) out.append(describe(e));
