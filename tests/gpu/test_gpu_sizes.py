@@ -126,18 +126,24 @@ DATA_SIZED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
+@pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", DATA_SIZED)
-def test_sizes_that_follow_from_data(name: str) -> None:
+def test_sizes_that_follow_from_data(name: str, gradients: bool) -> None:
     """What finds a size waits for the device; what follows is launched with it."""
     f = DATA_SIZED[name]
     flashover.reset()
     compiled = flashover.compile(f, fullgraph=True)
     before = flashover.compile_stats()
     for n in (12, 12, 0, 1, 64, 37):
-        x = torch.randn(64, 16, device="cuda")
+        x = torch.randn(64, 16, device="cuda", requires_grad=gradients)
         mask = torch.arange(64, device="cuda") < n
-        with torch.no_grad():
+        with torch.set_grad_enabled(gradients):
             got, want = compiled(x, mask), f(x, mask)
-        assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4, strides=n > 1)) == "", f"{n} rows: {wrong}"
+            assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4, strides=n > 1)) == "", f"{n} rows: {wrong}"
+            if not gradients:
+                continue
+            (g,) = torch.autograd.grad(got.float().sum(), x)
+            (w,) = torch.autograd.grad(want.float().sum(), x)
+            assert (wrong := differ(g, w, rtol=1e-4, atol=1e-4)) == "", f"gradient, {n} rows: {wrong}"
     assert flashover.compile_stats()["graphs"] - before["graphs"] <= 2
     assert flashover.compile_stats()["eager_calls"] == before["eager_calls"]
