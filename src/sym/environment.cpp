@@ -113,8 +113,12 @@ Expr presumed(Expr e) {
 // How difference and 0 stand where sizes are replaced by larger ones. Loops over the sizes go first, since they are
 // bounded by the sizes as they were.
 std::optional<bool> proven_of_larger(Relation r, Expr difference, const std::function<Expr(Expr)>& larger) {
-  const std::optional<Expr> least = least_over_loops(difference), most = least_over_loops(-difference);
-  if (least == difference) return proven(r, larger(difference), Expr(0));
+  const std::optional<Expr> least = least_over_loops(difference);
+  if (least == difference) {
+    const Expr e = larger(difference);
+    return e == difference ? std::nullopt : proven(r, e, Expr(0));  // (the caller has asked without)
+  }
+  const std::optional<Expr> most = least_over_loops(-difference);
   const bool below = most && proven_lt(Expr(0), larger(*most)), above = least && proven_lt(Expr(0), larger(*least));
   if (r == Relation::kEqual || r == Relation::kNotEqual)
     return below || above ? std::optional(r == Relation::kNotEqual) : std::nullopt;

@@ -14,7 +14,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "sizes")]
 
-from support.symbolic import Program, strides_that_count, symbolic_graph  # noqa: E402
+from support.symbolic import Program, guarded_graph, strides_that_count  # noqa: E402
 from test_operators_at_any_size import OPERATORS  # noqa: E402
 from test_programs_at_any_size import PROGRAMS  # noqa: E402
 
@@ -45,9 +45,7 @@ def check(program: Program) -> str | None:
     from flashover import _C
 
     torch.manual_seed(0)
-    graph = symbolic_graph(program.fn, program.inputs, program.symbols)
-    guards = "".join(f"  where {program.least} <= s{k}\n" for k in range(program.symbols) if program.least > 0)
-    made = _C.triton_program(graph.replace("graph {\n", "graph {\n" + guards, 1), processors=8)
+    made = _C.triton_program(guarded_graph(program), processors=8)
     for at in SIZES if program.symbols == 1 else PAIRS:
         if min(at) >= program.least and (wrong := wrong_at(program, made, at)):
             return wrong + "\n" + "\n".join([*made["loops"], *(k["text"] for k in made["kernels"])])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.gpu
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
 SIZES = Path(__file__).resolve().parents[1] / "sizes"
 # Those whose programs say where their tensors lie, or that look at the CPU's kernels, stay out.
 FILES = (
@@ -36,18 +37,7 @@ OTHERWISE = {
 def test_on_the_gpu(file: str) -> None:
     left_out = [f"--deselect=tests/sizes/{name}" for name in OTHERWISE if name.startswith(file)]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            *left_out,
-            str(SIZES / file),
-        ],
+        [*PYTEST, *left_out, str(SIZES / file)],
         cwd=SIZES.parents[1],
         env={**os.environ, "FLASHOVER_TEST_DEVICE": "cuda"},
         capture_output=True,

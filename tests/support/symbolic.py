@@ -144,11 +144,14 @@ def at_sizes(sizes: tuple[int, ...]) -> Callable[[str], str]:
     return lambda message: f"at sizes {sizes}: {message}"
 
 
-def compiled(program: Program) -> _C.CompiledText:
+def guarded_graph(program: Program) -> str:
     graph = symbolic_graph(program.fn, program.inputs, program.symbols)
     guards = "".join(f"  where {program.least} <= s{k}\n" for k in range(program.symbols) if program.least > 0)
-    graph = graph.replace("graph {\n", "graph {\n" + guards, 1)
-    return _C.compile_text(graph, {"cache": "False"})
+    return graph.replace("graph {\n", "graph {\n" + guards, 1)
+
+
+def compiled(program: Program) -> _C.CompiledText:
+    return _C.compile_text(guarded_graph(program), {"cache": "False"})
 
 
 def strides_that_count(t: Tensor) -> list[int]:

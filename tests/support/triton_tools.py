@@ -79,9 +79,8 @@ class Runner:
                     else 0
                 )
                 # Where sizes are symbols, the executor places each tensor for the sizes of the call.
-                flat = arena[t["arena"] : t["arena"] + span * size].view(dtype)
-                if self.sizes:
-                    flat = torch.full((span * size,), 0x7F, dtype=torch.uint8).view(dtype)
+                stale = torch.full((span * size,), 0x7F, dtype=torch.uint8) if self.sizes else arena[t["arena"] :]
+                flat = stale[: span * size].view(dtype)
                 tensors.append(flat.as_strided(t["sizes"], t["strides"]))
             elif t["storage"] in ("output", "frozen"):
                 tensors.append(torch.empty_strided(t["sizes"], t["strides"], dtype=dtype))

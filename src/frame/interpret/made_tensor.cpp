@@ -43,7 +43,7 @@ PyObject* tensor_of(Interpreter& in, PyObject* data, PyObject* dtype, PyObject* 
                                                                                PyUnicode_InternFromString("device");
   Ref full = Ref::steal(PyObject_GetAttrString(torch, "full"));
   Ref symbol = Ref::steal(in.recorder.numbers.symbols(data)), sizes = Ref::steal(PyTuple_New(0));
-  Ref names = Ref::steal(device != nullptr ? PyTuple_Pack(2, dtype_name, device_name) : PyTuple_Pack(1, dtype_name));
+  Ref names = Ref::steal(PyTuple_Pack(2, dtype_name, device_name));
   if (!full || !names) return nullptr;
   PyObject* all[5] = {nullptr, sizes.get(), symbol.get(), dtype, device};
   return in.call(full.get(), all + 1, 2, names.get());

@@ -26,7 +26,7 @@ int64_t hinted_bytes(const TensorType& t) {
   for (sym::Expr s : t.sizes) n *= std::max<int64_t>(1, s.hint());
   return n;
 }
-bool is_node_of_library(const Node& n) { return !n.op->is_prim(); }
+bool is_extern(const Node& n) { return !n.op->is_prim(); }
 bool is_same_kind(const TensorType& a, const TensorType& b) {
   return a.dtype == b.dtype && same_sizes(a.sizes, b.sizes);
 }
@@ -204,7 +204,7 @@ class Partitioner {
       int32_t stage = 0;
       for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { stage = std::max(stage, stage_[v]); });
       for (ValueId v : n.outs)
-        if (v != kNoValue) stage_[v] = stage + is_node_of_library(n);
+        if (v != kNoValue) stage_[v] = stage + is_extern(n);
     }
   }
   // A residual connection: to compute it again takes what an earlier layer made, which takes the layer before it, and
@@ -249,7 +249,7 @@ class Partitioner {
       for (const Arg& a : n.args) for_each_ref(a, [&](ValueId x) { inner = inner || is_made_again(x); });
       if (inner) return MinCut::kInfinite;
     }
-    if (is_random(n) || n.op->mutates || is_node_of_library(n) || must_save_[v]) return MinCut::kInfinite;
+    if (is_random(n) || n.op->mutates || is_extern(n) || must_save_[v]) return MinCut::kInfinite;
     int64_t work = 0;
     switch (n.op->kind) {
       case OpKind::kView:
@@ -313,7 +313,7 @@ class Partitioner {
           lies_in_base_[v] = true;
     };
     for (size_t i = 0; i < g_.nodes.size(); ++i)
-      if (node_backward_[i] && is_node_of_library(g_.nodes[i]))
+      if (node_backward_[i] && is_extern(g_.nodes[i]))
         for (const Arg& a : g_.nodes[i].args)
           for_each_ref(a, [&](ValueId v) {
             if (v != kNoValue) look(v);
@@ -326,11 +326,11 @@ class Partitioner {
     std::vector<bool> read_whole(g_.values.size());  // by an extern operator of the backward
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       const Node& n = g_.nodes[i];
-      if (!is_node_of_library(n) && n.op->kind != OpKind::kReduction && n.op->kind != OpKind::kScan) continue;
+      if (!is_extern(n) && n.op->kind != OpKind::kReduction && n.op->kind != OpKind::kScan) continue;
       if (!node_backward_[i])
         for (ValueId v : n.outs)
           if (v != kNoValue) in_memory_[v] = true;
-      if (!is_node_of_library(n)) continue;
+      if (!is_extern(n)) continue;
       for (const Arg& a : n.args)
         for_each_ref(a, [&](ValueId v) {
           if (node_backward_[i])
