@@ -17,7 +17,9 @@ import torch
 NOT_TRACEABLE: set[str] = set()  # names of operators, as their registry has them
 
 _library = torch.library.Library("flashover_python", "DEF")
-_library.define("backward(str spec, Tensor[] tensors) -> Tensor[]", tags=(torch.Tag.cudagraph_unsafe,))
+_library.define(
+    "backward(str spec, Tensor[] tensors, SymInt[] sizes) -> Tensor[]", tags=(torch.Tag.cudagraph_unsafe,)
+)
 
 
 def _parts(backward: Any) -> tuple[Any, str]:
@@ -56,13 +58,17 @@ def record(backward: Any, ctx: Any, *grads: Any) -> Any:
     if name not in NOT_TRACEABLE or _registered(name) is not info:
         return NotImplemented
     tensors: list[torch.Tensor] = []
+    sizes: list[torch.SymInt] = []
 
     def place(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
             return ("tensor", len(tensors) - 1)
+        if isinstance(value, torch.SymInt):
+            sizes.append(value)
+            return ("number", len(sizes) - 1)
         if isinstance(value, torch.Size):
-            return ("size", tuple(value))
+            return ("size", [place(n) for n in value])
         if not _literal(value):
             raise NotImplementedError("an operator's backward reads data and has a context that cannot be kept")
         return ("value", value)
@@ -76,10 +82,32 @@ def record(backward: Any, ctx: Any, *grads: Any) -> Any:
         "needed": needed,
     }
     spec["devices"] = [str(t.device) for t in tensors]
-    made = torch.ops.flashover_python.backward(repr(spec), tensors)  # tells how the gradients lie
-    spec["made"] = [(tuple(t.shape), t.stride(), str(t.dtype), str(t.device)) for t in made]
-    made = iter(torch.ops.flashover_python.backward(repr(spec), tensors))
-    return (*(next(made) if n else None for n in needed), None)
+    if any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape):
+        made = [_dense(m.shape, m.dtype, m.device) for m in _inputs_with_gradients(ctx)]
+    else:
+        lie = torch.ops.flashover_python.backward(repr(spec), tensors, sizes)  # tells how the gradients lie
+        made = [(t.shape, t.stride(), t.dtype, t.device) for t in lie]
+    spec["made"] = [
+        ([place(n) for n in shape], [place(n) for n in strides], str(dtype), str(device))
+        for shape, strides, dtype, device in made
+    ]
+    gradients = iter(torch.ops.flashover_python.backward(repr(spec), tensors, sizes))
+    return (*(next(gradients) if n else None for n in needed), None)
+
+
+def _inputs_with_gradients(ctx: Any) -> list[Any]:
+    """Shape, dtype and device of what the gradients are of, in the order of the operator's arguments."""
+    return [node._input_metadata[nr] for node, nr in ctx.next_functions if node is not None]
+
+
+def _dense(shape: Any, dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
+    """How a gradient over sizes that change lies: row by row. (The formula runs only on numbers.)"""
+    strides: list[Any] = []
+    step: Any = 1
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step = step * n
+    return shape, strides, dtype, device
 
 
 class _Context:
@@ -94,10 +122,20 @@ def _read(spec: str) -> dict[str, Any]:
     return ast.literal_eval(spec)
 
 
-def _gradients(spec: dict[str, Any], tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def _value(place: Any, tensors: list[torch.Tensor], sizes: list[Any]) -> Any:
+    kind, value = place
+    if kind == "size":
+        return torch.Size([_value(n, tensors, sizes) for n in value])
+    return tensors[value] if kind == "tensor" else sizes[value] if kind == "number" else value
+
+
+def _numbers(places: list[Any], sizes: list[Any]) -> list[Any]:
+    return [_value(place, [], sizes) for place in places]
+
+
+def _gradients(spec: dict[str, Any], tensors: list[torch.Tensor], sizes: list[Any]) -> list[torch.Tensor]:
     def get(place: Any) -> Any:
-        kind, value = place
-        return tensors[value] if kind == "tensor" else torch.Size(value) if kind == "size" else value
+        return _value(place, tensors, sizes)
 
     ctx = _Context()
     for key, value in spec["attributes"].items():
@@ -121,36 +159,40 @@ def _dtype(name: str) -> torch.dtype:
     return getattr(torch, name.removeprefix("torch."))
 
 
-def _run(spec: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def _run(spec: str, tensors: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
     read = _read(spec)
     autograd = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
     include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     # As the engine would call it: without gradients, which the formula may turn on for what it does by itself.
     with torch._C._ForceDispatchKeyGuard(include, exclude - autograd), torch.no_grad():
-        found = _gradients(read, [t.detach() for t in tensors])
+        found = _gradients(read, [t.detach() for t in tensors], sizes)
     taken = {t.untyped_storage()._cdata for t in tensors}
     results = []
-    for g, (shape, strides, dtype, device) in zip(found, read["made"], strict=True):
-        if tuple(g.shape) != shape:
-            raise RuntimeError(f"the backward of {read['operator']} gave a gradient of {tuple(g.shape)}, not {shape}")
+    for g, (shape_places, stride_places, dtype, device) in zip(found, read["made"], strict=True):
+        shape, strides = _numbers(shape_places, sizes), _numbers(stride_places, sizes)
+        if list(g.shape) != shape:
+            raise RuntimeError(f"the backward of {read['operator']} gave a gradient of {list(g.shape)}, not {shape}")
         own = g.untyped_storage()._cdata
-        if g.stride() != strides or str(g.dtype) != dtype or str(g.device) != device or own in taken:
+        if list(g.stride()) != strides or str(g.dtype) != dtype or str(g.device) != device or own in taken:
             g = torch.empty_strided(shape, strides, dtype=_dtype(dtype), device=device).copy_(g)
         taken.add(g.untyped_storage()._cdata)
         results.append(g)
     return results
 
 
-def _shapes(spec: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def _shapes(spec: str, tensors: list[torch.Tensor], sizes: list[Any]) -> list[torch.Tensor]:
     read = _read(spec)
     if "made" in read:
-        return [torch.empty_strided(s, st, dtype=_dtype(d), device="meta") for s, st, d, _ in read["made"]]
+        return [
+            torch.empty_strided(_numbers(s, sizes), _numbers(st, sizes), dtype=_dtype(d), device="meta")
+            for s, st, d, _ in read["made"]
+        ]
     zeros = [
         torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).zero_()
         for t, device in zip(tensors, read["devices"], strict=True)
     ]
     with torch.no_grad():
-        found = _gradients(read, zeros)
+        found = _gradients(read, zeros, sizes)
     return [torch.empty_strided(g.shape, g.stride(), dtype=g.dtype, device="meta") for g in found]
 
 

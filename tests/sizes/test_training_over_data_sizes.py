@@ -148,3 +148,64 @@ def test_one_element_may_be_a_version_of_its_own() -> None:
         assert torch.allclose(x.grad, want, atol=1e-5)
     assert flashover.compile_stats()["graphs"] - before["graphs"] == 2
     assert flashover.compile_stats()["eager_calls"] == before["eager_calls"]
+
+
+class Groups:
+    """A registered operator whose backward reads the ends of its groups, which is no part of a graph."""
+
+    library = torch.library.Library("flashover_groups", "FRAGMENT")
+
+    @staticmethod
+    def forward(x: torch.Tensor, scales: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        out, start = torch.zeros_like(x), 0
+        for scale, end in zip(scales, ends.tolist(), strict=True):
+            out[start:end] = x[start:end] * scale
+            start = end
+        return out
+
+    @staticmethod
+    def keep(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.shape = inputs[0].shape
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, scales, ends = ctx.saved_tensors
+        of_x, of_scales, start = torch.zeros(ctx.shape, dtype=grad.dtype), torch.zeros_like(scales), 0
+        for i, end in enumerate(ends.tolist()):
+            of_x[start:end] = grad[start:end] * scales[i]
+            of_scales[i] = (grad[start:end] * x[start:end]).sum()
+            start = end
+        return of_x, of_scales, None
+
+    @classmethod
+    def register(cls) -> Any:
+        name = "flashover_groups::scaled"
+        torch.library.custom_op(
+            name, cls.forward, mutates_args=(), schema="(Tensor x, Tensor scales, Tensor ends) -> Tensor"
+        )
+        torch.library.register_fake(name, lambda x, scales, ends: torch.empty_like(x))
+        torch.library.register_autograd(name, cls.backward, setup_context=cls.keep)
+        return torch.ops.flashover_groups.scaled
+
+
+def test_backwards_of_operators_that_read_data_serve_all_sizes() -> None:
+    scaled = Groups.register()
+
+    def f(x: torch.Tensor, scales: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return scaled(x * 2, scales.exp(), ends).sin()
+
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for n, width in ((6, 4), (9, 5), (2, 3), (12, 2), (7, 8)):
+        ends = torch.tensor([n // 3, n // 2, n])
+        inputs = [torch.randn(n, width), torch.randn(3)]
+        got, want = ([t.clone().requires_grad_() for t in inputs] for _ in range(2))
+        a, b = compiled(*got, ends), f(*want, ends)
+        torch.testing.assert_close(a, b)
+        a.square().sum().backward()
+        b.square().sum().backward()
+        for x, y in zip(got, want, strict=True):
+            torch.testing.assert_close(x.grad, y.grad)
+            assert x.grad.stride() == y.grad.stride()
+    assert flashover.compile_stats()["graphs"] - before == 2
