@@ -47,6 +47,7 @@ struct Continuation {
   PyObject* code = nullptr;  // owned: the key has its address
   Settings settings;
   std::vector<EntryPtr> entries;
+  bool may_assume = true;  // frame::CaptureRequest::may_assume
   std::unordered_set<std::string> varying_numbers;
   SymbolicSizes sizes;
   int64_t made = 0;                                   // entries so far
@@ -78,6 +79,7 @@ struct CallableState {
   PerCallIdentity per_call;
   Signature signature;
   std::vector<EntryPtr> entries;                    // most recently used first
+  bool may_assume = true;                           // frame::CaptureRequest::may_assume
   std::unordered_set<std::string> varying_numbers;  // paths of those that were seen to change
   SymbolicSizes sizes;
   // Code of functions that were called in the course of a call and taken on: how often that led to nothing.

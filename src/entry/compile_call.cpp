@@ -415,6 +415,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
   if (c.declined || c.raised) return decline_capture(a, request);
   if (!c.broken_marks.empty() && !accept(a, c.broken_marks)) return;
   e.takes = facts_taken(c.graph);
+  e.assumes = c.assumes;
   e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
   const bool breaks = !c.frames.empty();
   if (breaks && !c.yields) {

@@ -112,6 +112,7 @@ CompiledContinuations::Outcome CompiledContinuations::enter(const frame::Capture
     if (*result) return Outcome::kReturned;
     if (PyErr_Occurred()) return Outcome::kRaised;
     if (!repeat.needed) return Outcome::kBroke;
+    if (repeat.unexpected_size) note_unexpected(entry, here->entries, here->may_assume);
     const bool other = repeat.unexpected_size && seen.note(entry, repeat.fact);
     entry = other ? other_case(*here, resumption, code, per_call, objects, seen) : nullptr;
     if (PyErr_Occurred()) return Outcome::kRaised;
@@ -128,6 +129,7 @@ frame::CaptureRequest CompiledContinuations::request_of(const Continuation& here
                                                         const PerCallIdentity& per_call,
                                                         const std::optional<frame::VaryingSizes>& sizes) {
   frame::CaptureRequest request = resumption;
+  request.may_assume = here.may_assume;
   request.varying_numbers = &here.varying_numbers;
   request.varying_sizes = sizes ? &*sizes : nullptr;
   request.per_call_paths = &per_call.paths;

@@ -28,6 +28,11 @@ bool DataCase::may_serve(const Entry& e) const {
          std::ranges::none_of(ran_, [&](const EntryPtr& r) { return r.get() == &e; });
 }
 
+bool DataCase::is_usual(const Entry& e) const {
+  const auto served = [](const Entry& entry) { return entry.hits - static_cast<int64_t>(entry.unexpected); };
+  return ran_.empty() || served(e) >= served(*ran_.back());
+}
+
 bool DataCase::is_given_up(const Entry& e) const {
   return e.kind == Entry::Kind::kEager && !e.refuted.empty() && std::ranges::includes(suspected_, e.refuted);
 }
@@ -39,6 +44,17 @@ Recompile DataCase::why() const {
     out.missed.push_back({ran_[i]->version, ran_[i]->hits, guards::Failure{failed_[i], "otherwise in this call", ""},
                           "each case of what follows from data is a version of its own"});
   return out;
+}
+
+void note_unexpected(const EntryPtr& ran, std::vector<EntryPtr>& entries, bool& may_assume) {
+  constexpr uint64_t kFew = 2, kOneOf = 8;  // such a call is done twice; a break costs less than a fourth of a call
+  ++ran->unexpected;
+  if (!ran->assumes || ran->unexpected <= kFew + static_cast<uint64_t>(ran->hits) / kOneOf) return;
+  may_assume = false;
+  std::vector<EntryPtr> gone;  // (releasing them may run code of the program: last)
+  for (EntryPtr& e : entries)
+    if (e->assumes) gone.push_back(std::move(e));
+  std::erase(entries, nullptr);
 }
 
 std::vector<std::pair<std::string, bool>> facts_taken(const graph::Graph& g) {

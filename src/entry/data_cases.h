@@ -23,6 +23,7 @@ class DataCase {
   // version would do.
   bool note(const EntryPtr& ran, const std::string& fact);
   bool may_serve(const Entry& e) const;  // as far as is known
+  bool is_usual(const Entry& e) const;   // it serves as many calls as the one that ran last
   // The version that was made for this call could not be compiled.
   bool is_given_up(const Entry& e) const;
   // What is not so; by_guess: or may be not so, for captures that cannot ask the call itself.
@@ -35,6 +36,10 @@ class DataCase {
   std::vector<EntryPtr> ran_;
   std::vector<std::string> failed_;  // by entry of ran_
 };
+
+// A call of `ran` was otherwise than that takes for granted. Where this comes too often, what may break at questions
+// about such sizes is to break there: versions that answer them leave `entries`, and may_assume is false from then on.
+void note_unexpected(const EntryPtr& ran, std::vector<EntryPtr>& entries, bool& may_assume);
 
 // What a graph takes for granted; true: an equality.
 std::vector<std::pair<std::string, bool>> facts_taken(const graph::Graph& g);

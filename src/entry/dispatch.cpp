@@ -71,6 +71,7 @@ frame::CaptureRequest request_of(Callable* c, Bound& bound, const std::optional<
   CallableState& s = *c->state;
   frame::CaptureRequest request{c->function, bound.slots(), static_cast<size_t>(s.signature.slots)};
   request.may_break = !s.settings.fullgraph;
+  request.may_assume = s.may_assume;
   request.varying_numbers = &s.varying_numbers;
   request.varying_sizes = sizes ? &*sizes : nullptr;
   request.per_call_paths = &s.per_call.paths;
@@ -106,6 +107,7 @@ PyObject* run_call(Callable* c, const EntryPtr& entry, Bound& bound, SourceObjec
     return nullptr;
   PyObject* result = run_entry(entry, c->state->settings, objects.data(), frames, repeat);
   if (result || PyErr_Occurred()) return result;
+  if (repeat.unexpected_size) note_unexpected(entry, c->state->entries, c->state->may_assume);
   if (repeat.unexpected_size && seen.note(entry, repeat.fact)) {
     const Held held(reinterpret_cast<PyObject*>(c));
     if (const EntryPtr other = other_case(c, bound, objects, seen)) {

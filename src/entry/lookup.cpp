@@ -105,13 +105,13 @@ EntryPtr find_case(std::vector<EntryPtr>& entries, PyObject* const* slots, Sourc
     Entry& e = *entries[i];
     if (!e.guards || !(seen.is_given_up(e) || seen.may_serve(e)) || !objects.match(e, slots)) continue;
     if (e.kind == Entry::Kind::kEager) return nullptr;
-    return to_front(entries, i);
+    return seen.is_usual(e) ? to_front(entries, i) : entries[i];
   }
   EntryPtr made = make();
   if (!made || made->transient) return nullptr;
   // What could not be compiled is remembered, behind what serves calls.
   const bool compiled = made->kind == Entry::Kind::kCompiled;
-  entries.insert(compiled ? entries.begin() : entries.end(), made);
+  entries.insert(compiled && seen.is_usual(*made) ? entries.begin() : entries.end(), made);
   return compiled && objects.match(*made, slots) ? made : nullptr;
 }
 

@@ -219,6 +219,7 @@ struct Speculation {
   bool elements = false;        // buffers of one element hold what they hold now
   bool data_sizes = false;      // sizes that follow from data are symbols (Session::data_sizes)
   bool data_values = false;     // and numbers where the program needs them (sym/found.h)
+  bool usual_answers = false;   // of questions about such sizes (Numbers::takes_the_usual_way)
 };
 
 void decline(Capture& out, std::string reason, std::string where) {
@@ -308,7 +309,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   session.data_sizes = speculation.data_sizes;
   sym::may_be_found() = speculation.data_values;
   if (request.refuted != nullptr) session.sizes().refuted = *request.refuted;
-  in.recorder.numbers.takes_the_usual_way = !request.may_break;
+  in.recorder.numbers.takes_the_usual_way = speculation.usual_answers;
   in.recorder.numbers.elements = speculation.elements;
   if (speculation.elements)
     session.element_read = [&in = in, raw = &session](int32_t input) {
@@ -594,6 +595,8 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
       }
       made_class = in.class_path();
       out.data_sizes = session->sizes().data_sizes() > 0;
+      out.asked_of_data = in.recorder.numbers.refused_question;
+      out.assumes = in.recorder.numbers.answered_usually && request.may_break;
       PyErr_Clear();
       out.larger_than_call = in.recorder.larger_than_call;
       out.took_narrowed_inputs = !in.narrowed_inputs.empty() || !out.narrowed_inputs.empty();
@@ -714,6 +717,7 @@ Capture capture(const CaptureRequest& request, Speculation speculation) {
       cut.where = std::move(first.where);
       cut.stack = std::move(first.stack);
       cut.seconds += first.seconds;
+      cut.asked_of_data = first.asked_of_data;
       release(first);
       return cut;
     }
@@ -741,14 +745,21 @@ Capture capture(const CaptureRequest& request) {
   speculation.elements = request.varying_numbers != nullptr && request.first;
   speculation.data_sizes = request.varying_numbers != nullptr;
   speculation.data_values = request.refuted != nullptr && !request.may_break;
+  speculation.usual_answers = !request.may_break || (request.may_assume && request.refuted != nullptr);
   Capture out = capture(request, speculation);
   if (PyErr_Occurred()) return out;
-  // A graph ends where data is asked for, then: before the first size that follows from it.
   const auto ends_for_data = [](const Capture& c) {
     return (c.declined || !c.frames.empty()) && c.reason.find("data-dependent") != std::string::npos;
   };
+  if (out.asked_of_data && request.may_break && request.may_assume && !out.raised) {
+    speculation.usual_answers = true;
+    release(out);
+    out = capture(request, speculation);
+    if (PyErr_Occurred()) return out;
+  }
+  // A graph ends where data is asked for, then: before the first size that follows from it.
   if (out.data_sizes && request.may_break && !out.raised && (out.declined || ends_for_data(out))) {
-    speculation.data_sizes = false;
+    speculation.data_sizes = speculation.usual_answers = false;
     release(out);
     out = capture(request, speculation);
     if (PyErr_Occurred()) return out;

@@ -139,6 +139,8 @@ struct Capture {
   bool retry_as_opaque = false;  // declined, but another capture knows better
   bool out_of_memory = false;    // declined, but another time there may be memory, or room for a file
   bool data_sizes = false;       // it met sizes that follow from data, and took them for symbols
+  bool asked_of_data = false;    // a question about them ended it
+  bool assumes = false;          // questions about them have the usual answers, where a break would do, too
   bool must_raise = false;       // declined, and the program forbids that (torch._dynamo.error_on_graph_break)
   bool differentiated_twice =
       false;                   // declined in a call of the engine with create_graph: what leads there is to be eager's
@@ -186,7 +188,9 @@ struct CaptureRequest {
   size_t count;
   int32_t next = -1;       // code unit of the instruction to start with; -1: a call
   bool may_break = false;  // else a break is a decline
-  bool first = false;      // nothing was compiled for it yet: values that may be always the same are taken for it
+  // Where the program asks for sizes that follow from data, the usual answer is taken, with a check, and not a break.
+  bool may_assume = false;
+  bool first = false;  // nothing was compiled for it yet: values that may be always the same are taken for it
   // Paths of numbers that were seen to change. Null: the one who takes the graph knows no numbers that change.
   const std::unordered_set<std::string>* varying_numbers = nullptr;
   // Null: the one who takes the graph knows no sizes that change.

@@ -575,6 +575,29 @@ PyObject* Numbers::format(PyObject* a, int conversion, PyObject* spec) {
   return Py_NewRef(add(std::move(s), value.release()));
 }
 
+PyObject* Numbers::format_items(PyObject* a) {
+  const bool size = Py_TYPE(a) == known_types().size, list = PyList_CheckExact(a);
+  if (!size && !list && !PyTuple_CheckExact(a)) return nullptr;
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(a);
+  PyObject** const items = PySequence_Fast_ITEMS(a);
+  if (std::none_of(items, items + count, [this](PyObject* o) { return is(o); })) return nullptr;
+  std::vector<Ref> parts;
+  const auto say = [&](const char* text) { parts.push_back(Ref::steal(PyUnicode_FromString(text))); };
+  say(size ? "torch.Size([" : list ? "[" : "(");
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (i > 0) say(", ");
+    const bool plain = items[i] == Py_None || PyBool_Check(items[i]) || PyLong_CheckExact(items[i]) ||
+                       PyFloat_CheckExact(items[i]) || PyUnicode_CheckExact(items[i]);
+    if (!is(items[i]) && !plain) return nullptr;
+    parts.push_back(Ref::steal(is(items[i]) ? format(items[i], 2, nullptr) : PyObject_Repr(items[i])));
+    if (!parts.back()) return nullptr;
+  }
+  say(size ? "])" : list ? "]" : count == 1 ? ",)" : ")");
+  std::vector<PyObject*> borrowed;
+  for (const Ref& part : parts) borrowed.push_back(part.get());
+  return join(borrowed.data(), static_cast<int>(borrowed.size()));
+}
+
 PyObject* Numbers::join(PyObject* const* parts, int count) {
   bool any = false;
   for (int i = 0; i < count; ++i) {
@@ -670,6 +693,7 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
     if (!is_of_data(a) && !is_of_data(b)) return session_->sizes().holds(relation, left, right);
     if (const std::optional<bool> known = session_->sizes().known_of_data(relation, left, right)) return *known;
     if (wanted < 0 && !takes_the_usual_way) refuse_question(*x, *y, op);
+    answered_usually = answered_usually || wanted < 0;
     if (wanted >= 0) return session_->sizes().expect(relation, left, right, wanted == 1);
     const std::optional<int64_t> a_now = sym::found_in_call(left), b_now = sym::found_in_call(right);
     return session_->sizes().expect(
@@ -694,7 +718,8 @@ bool Numbers::usual_truth(sym::Relation r, sym::Expr a, sym::Expr b) {
 }
 
 // The program goes one way or the other.
-void Numbers::refuse_question(sym::Expr a, sym::Expr b, int op) const {
+void Numbers::refuse_question(sym::Expr a, sym::Expr b, int op) {
+  refused_question = true;
   static constexpr const char* kSigns[] = {"<", "<=", "==", "!=", ">", ">="};
   throw Declined("data-dependent: whether " + a.str() + " " + kSigns[op] + " " + b.str() +
                  " follows from data (torch._check can say so)");

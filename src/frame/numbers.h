@@ -98,6 +98,7 @@ class Numbers {
   PyObject* binary(PyObject* a, PyObject* b, int op);
   PyObject* unary(PyObject* a, unaryfunc f);
   PyObject* format(PyObject* a, int conversion, PyObject* spec);  // as FORMAT_VALUE does
+  PyObject* format_items(PyObject* a);                            // a tuple or list, as its repr() does
   PyObject* join(PyObject* const* parts, int count);              // strings, made of numbers or not
   PyObject* call(PyObject* function, PyObject* const* args, size_t nargs);
   int compare(PyObject* a, PyObject* b, int op);  // -1: not taken
@@ -112,6 +113,8 @@ class Numbers {
   bool read_value(ValueId value);  // Session::number_read
 
   bool takes_the_usual_way = false;  // where the program asks for sizes that follow from data, with a check
+  bool answered_usually = false;     // it did
+  bool refused_question = false;     // it did not, and was asked
   int expected = -1;                 // the truth of the next comparison, where the program goes on for one only
   bool elements = false;             // what a buffer of one element holds may be taken for always so
   std::vector<std::pair<int32_t, int32_t>> inputs;  // graph input, step
@@ -136,7 +139,7 @@ class Numbers {
   void read_step(int32_t step);
   bool follows_data(const NumberStep& s) const;
   static bool usual_truth(sym::Relation r, sym::Expr a, sym::Expr b);
-  [[noreturn]] void refuse_question(sym::Expr a, sym::Expr b, int op) const;
+  [[noreturn]] void refuse_question(sym::Expr a, sym::Expr b, int op);
   Ref rounded(PyObject* o);  // to f32
 
   SourceTracker& recorder_;

@@ -94,6 +94,18 @@ def by_list(x: T) -> tuple[T, list[int]]:
     return x, shape
 
 
+def told(x: T) -> tuple[Any, ...]:
+    """Shapes in messages, which most programs make and few look at."""
+    rest, pair = x.shape[1:], (x.shape[0], "rows", 1.5, None, True)
+    torch._assert(x.ndim == 2, f"two dimensions, not {x.shape}, {rest}, {pair}")
+    return x * 2, f"{x.shape}{rest!r}{pair}{pair!s}{[x.shape[0] + 1, 2]}{(x.shape[0],)}{x.shape!a}{x.shape[:0]}"
+
+
+def checked(x: T) -> T:
+    torch._assert(x.ndim == 2, f"two dimensions, not {x.shape} and {list(x.shape)}, {(x.shape[0], 3)}")
+    return x.cos() + 1
+
+
 def across_a_break(x: T) -> tuple[Any, ...]:
     shape, rows, both = x.shape, x.shape[0] * 2, [x.shape, x.t().shape]
     print(end="")
@@ -193,6 +205,8 @@ PROGRAMS: dict[str, Callable[[T], object]] = {
     "narrow": lambda x: x.narrow(0, x.shape[0] // 2, x.shape[0] - x.shape[0] // 2),
     "select": lambda x: x.select(0, x.shape[0] // 2) + x[x.shape[0] - 1],
     "across a break": across_a_break,
+    "told": told,
+    "checked": checked,
     "index by a size": lambda x: x[torch.arange(x.shape[0]) % 3] + [1, 2, 3][x.shape[0] % 3],
 }
 
@@ -210,3 +224,12 @@ def test_as_eager(name: str, dynamic: bool | None) -> None:
         got = fast(x)
         assert (wrong := differ(got, expected, rtol=1e-5, atol=1e-5)) == "", f"size {n}: {wrong}"
         assert Holder.shape == held and type(Holder.shape) is type(held)
+
+
+def test_shapes_in_messages_that_nobody_reads_ask_for_no_number() -> None:
+    fast = flashover.compile(checked, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for shape in ((5, 8), (6, 9), (2, 3), (11, 4)):
+        x = torch.randn(shape)
+        assert torch.equal(fast(x), checked(x)) or torch.allclose(fast(x), checked(x))
+    assert flashover.compile_stats()["graphs"] - before == 2

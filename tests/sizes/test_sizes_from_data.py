@@ -269,6 +269,42 @@ def test_what_was_written_before_a_check_is_undone() -> None:
             assert torch.equal(state, want)
 
 
+@pytest.mark.parametrize("every", [1, 9, 10**9], ids=["half of the calls", "one of nine", "none"])
+def test_python_that_decides_by_data_breaks_only_where_it_decides_otherwise_often(every: int) -> None:
+    def f(state: Tensor, x: Tensor, m: Tensor) -> Tensor:
+        state.add_(1)
+        found = x[m]
+        return found.sum(0) + state if found.shape[0] > 3 else found.sum(0) - state
+
+    flashover.reset()
+    compiled = flashover.compile(f)
+    before = flashover.compile_stats()
+    with torch.no_grad():
+        for i in range(1, 60):
+            x, mask = torch.randn(12, 4), torch.arange(12) < (2 if i % (every + 1) == 0 else 9)
+            state, want = torch.zeros(4), torch.zeros(4)
+            assert (wrong := differ(compiled(state, x, mask), f(want, x, mask), rtol=1e-5, atol=1e-5)) == "", wrong
+            assert torch.equal(state, want)
+    after = flashover.compile_stats()
+    assert after["graph_breaks"] - before["graph_breaks"] == (1 if every == 1 else 0)
+    assert after["eager_calls"] == before["eager_calls"]
+
+
+def test_a_number_of_data_that_python_needs_breaks_before_it_is_found() -> None:
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        found = x[m]
+        if found.shape[0] > 3:
+            return found.sum(0) * (3 if found.sum().item() > 0 else 5)
+        return found.sum(0)
+
+    flashover.reset()
+    compiled = flashover.compile(f)
+    with torch.no_grad():
+        for mask in masks(12).values():
+            x = torch.randn(12, 4)
+            assert (wrong := differ(compiled(x, mask), f(x, mask), rtol=1e-5, atol=1e-5)) == "", wrong
+
+
 def test_python_that_decides_by_data_breaks_as_before() -> None:
     def f(x: Tensor, m: Tensor) -> Tensor:
         n = m.sum().item()

@@ -162,6 +162,8 @@ bool is_iterable_argument(PyObject* f, PyObject* args) {
 PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec) {
   if (!in.plain && in.recorder.numbers.any()) {
     if (PyObject* known = in.recorder.numbers.format(v, conversion, spec)) return known;
+    if (conversion != 3 && spec == nullptr && !in.recorder.is_old(v))
+      if (PyObject* known = in.recorder.numbers.format_items(v)) return known;
     in.recorder.numbers.read_deep(v);
     if (spec != nullptr) in.recorder.numbers.read(spec);
   }
