@@ -1,10 +1,11 @@
-"""One compile for every size: eager, torch.compile(dynamic=True), flashover static per size and flashover dynamic.
+"""One compile for every size: eager, torch.compile, flashover static per size and flashover dynamic.
 
-    python benchmarks/dynamic.py [--device cuda] [--only bert] [--sizes 6] [--threads 8]
+    python benchmarks/dynamic.py [--device cuda] [--only bert] [--sizes 6] [--threads 8] [--without-torch]
 
-For each workload the sizes are drawn once. `compiles` is how many graphs were compiled to serve them all, `all sizes` the
-seconds from the first call until every size was served once (compiling included), the ratios are medians of interleaved
-repeats after that, as geometric means over the sizes. Static means flashover with dynamic=False, compiled for each size.
+The workloads are those of sized_workloads.py. For each the sizes are drawn once. `compiles` is how many graphs were
+compiled to serve them all, `all sizes` the seconds from the first call until every size was served once (compiling
+included), the ratios are medians of interleaved repeats after that, as geometric means over the sizes. Static means
+flashover with dynamic=False, compiled for each size.
 """
 
 from __future__ import annotations
@@ -18,72 +19,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from sized_workloads import WORKLOADS
+from torch.utils._pytree import tree_leaves, tree_map
 
 import flashover
 
 Call = Callable[[], Any]
 
 
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, c = x.shape
-        q, k, v = (
-            p.view(b, t, self.heads, c // self.heads).transpose(1, 2) for p in self.qkv(self.norm(x)).split(c, -1)
-        )
-        y = nn.functional.scaled_dot_product_attention(q, k, v)
-        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+def loss_of(result: Any) -> torch.Tensor:
+    parts = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
+    return torch.stack([t.float().square().mean() for t in parts]).sum()
 
 
-def bert() -> nn.Module:
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
-    return BertModel(config).eval()
-
-
-def blocks() -> nn.Module:
-    return nn.Sequential(*[Block(256, 4) for _ in range(4)])
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Linear(1024, 256))
-
-
-def tokens(n: int, m: int) -> torch.Tensor:
-    return torch.randint(0, 30000, (n, m))
-
-
-def floats(*shape: int) -> torch.Tensor:
-    return torch.randn(shape)
-
-
-LENGTHS = [(8, 37), (3, 128), (1, 200), (5, 61), (16, 24), (2, 311), (7, 93), (4, 256)]
-# name -> (model, inputs of (batch, length), with gradients)
-WORKLOADS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], torch.Tensor], bool]] = {
-    "bert, batch and length": (bert, tokens, False),
-    "transformer blocks": (blocks, lambda n, m: floats(n, m, 256), False),
-    "mlp, batch": (mlp, lambda n, m: floats(n * m, 256), False),
-    "transformer blocks, training": (blocks, lambda n, m: floats(n, m, 256), True),
-    "mlp, training": (mlp, lambda n, m: floats(n * m, 256), True),
-}
-
-
-def call_of(f: Callable[..., Any], x: torch.Tensor, training: bool) -> Call:
+def call_of(f: Callable[..., Any], args: tuple[Any, ...], training: bool) -> Call:
     def train() -> None:
-        f(x).square().mean().backward()
+        loss_of(f(*args)).backward()
 
     def infer() -> None:
         with torch.no_grad():
-            f(x)
+            f(*args)
 
     return train if training else infer
 
@@ -106,22 +61,27 @@ def geomean(values: list[float]) -> float:
     return math.exp(statistics.fmean(math.log(v) for v in values))
 
 
+def own_copy(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+    return tree_map(lambda t: t.to(device, copy=True) if isinstance(t, torch.Tensor) else t, args)
+
+
 def measure(name: str, options: argparse.Namespace) -> str:
-    make, inputs, training = WORKLOADS[name]
+    workload = WORKLOADS[name]
+    training = workload.training
     torch.manual_seed(0)
-    model = make().to(options.device)
-    xs = [inputs(n, m).to(options.device) for n, m in LENGTHS[: options.sizes]]
+    model = workload.make().to(options.device)
+    xs = [own_copy(workload.inputs(size), options.device) for size in workload.sizes[: options.sizes]]
     torch._dynamo.reset()
     ways: dict[str, Callable[..., Any]] = {
         "eager": model,
-        "torch.compile": torch.compile(model, dynamic=True),
+        "torch.compile": model if options.without_torch else torch.compile(model, dynamic=options.torch_dynamic),
         "static": flashover.compile(model, dynamic=False, options={"recompile_limit": 64}),
         "flashover": flashover.compile(model, dynamic=None, options={"remember_sizes": False}),
     }
     first, compiles, calls = {}, {}, {}
     for way, f in ways.items():
         # Tensors of its own: torch.compile leaves marks on those that it is given, which others follow.
-        calls[way] = [call_of(f, x.clone(), training) for x in xs]
+        calls[way] = [call_of(f, own_copy(x, options.device), training) for x in xs]
         before = torch_graphs() if way == "torch.compile" else flashover.compile_stats()["graphs"]
         first[way] = sum(seconds(call, options.device) for call in calls[way])
         compiles[way] = (torch_graphs() if way == "torch.compile" else flashover.compile_stats()["graphs"]) - before
@@ -146,9 +106,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", default="", help="workloads that have this in their names")
-    parser.add_argument("--sizes", type=int, default=len(LENGTHS))
+    parser.add_argument("--sizes", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--without-torch", action="store_true", help="eager stands for torch.compile")
+    parser.add_argument("--torch-dynamic", action="store_const", const=True, help="dynamic=True, not None, for torch")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
