@@ -14,7 +14,11 @@ import torch as _torch  # noqa: F401  the libraries that the core links
 
 from flashover import _C, _operator_backward, _substitutes, exc  # noqa: F401 (_operator_backward registers an operator)
 from flashover._compile import compile, reset
-from flashover._explain import Explanation, explain
+from flashover._explain import explain
+from flashover._explanation import Explanation
+from flashover._live import Live, Stats, Version, live
+from flashover._logs import set_logs
+from flashover._lower import Cost, Lowered, lower
 from flashover._numpy import wrap_numpy
 from flashover._stance import (
     allow_in_graph,
@@ -27,11 +31,18 @@ from flashover._stance import (
     set_stance,
     skip,
 )
+from flashover._types import Compiled
 from flashover.backends import list_backends, register_backend
 from flashover.options import list_modes, list_options
 
 __all__ = [
+    "Compiled",
+    "Cost",
     "Explanation",
+    "Live",
+    "Lowered",
+    "Stats",
+    "Version",
     "allow_in_graph",
     "assume_constant_result",
     "compile",
@@ -45,9 +56,12 @@ __all__ = [
     "list_backends",
     "list_modes",
     "list_options",
+    "live",
+    "lower",
     "register_backend",
     "reset",
     "run",
+    "set_logs",
     "set_stance",
     "skip",
     "wrap_numpy",
@@ -78,5 +92,6 @@ _C.set_triton_command(
     _sys.executable or "", _os.path.join(_os.path.dirname(__file__), "_triton_worker.py"), _triton_identity()
 )
 _substitutes.register()
-_C.set_logs(_os.environ.get("FLASHOVER_LOGS", ""))
+if _os.environ.get("FLASHOVER_LOGS"):
+    set_logs(_os.environ["FLASHOVER_LOGS"])
 _C.set_dump(_os.environ.get("FLASHOVER_DUMP", ""))

@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Unpack, overload
 
 import torch
 
@@ -18,6 +18,7 @@ from flashover import _C, backends
 from flashover import options as options_table
 from flashover._compiled_module import compile_module
 from flashover._compiled_module import original_of as original_module
+from flashover._types import C, CompileArguments, Compiled, Decorator, M, P, R
 
 _live: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -135,53 +136,18 @@ def compile_anything(target: Any, settings: Settings, keep_text: bool = False) -
     return compile_callable(target, settings, keep_text)
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-M = TypeVar("M", bound=torch.nn.Module)
-
-
-class Decorator(Protocol):
-    """What compile() without a model returns: the type of what it decorates is kept."""
-
-    @overload
-    def __call__(self, model: M, /) -> M: ...
-    @overload
-    def __call__(self, model: Callable[P, R], /) -> Callable[P, R]: ...
-
-
 @overload
-def compile(
-    model: M,
-    *,
-    fullgraph: bool = False,
-    dynamic: bool | None = None,
-    backend: Any = "flashover",
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    disable: bool = False,
-) -> M: ...
+def compile(model: type[C], **arguments: Unpack[CompileArguments]) -> type[C]: ...  # type: ignore[overload-overlap]
 @overload
-def compile(
-    model: Callable[P, R],
-    *,
-    fullgraph: bool = False,
-    dynamic: bool | None = None,
-    backend: Any = "flashover",
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    disable: bool = False,
-) -> Callable[P, R]: ...
+def compile(model: M, **arguments: Unpack[CompileArguments]) -> M: ...  # type: ignore[overload-overlap]
 @overload
-def compile(
-    model: None = None,
-    *,
-    fullgraph: bool = False,
-    dynamic: bool | None = None,
-    backend: Any = "flashover",
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    disable: bool = False,
-) -> Decorator: ...
+def compile(model: staticmethod[P, R], **arguments: Unpack[CompileArguments]) -> staticmethod[P, R]: ...  # type: ignore[overload-overlap]
+@overload
+def compile(model: classmethod[C, P, R], **arguments: Unpack[CompileArguments]) -> classmethod[C, P, R]: ...
+@overload
+def compile(model: Callable[P, R], **arguments: Unpack[CompileArguments]) -> Compiled[P, R]: ...
+@overload
+def compile(model: None = None, **arguments: Unpack[CompileArguments]) -> Decorator: ...
 def compile(
     model: Any = None,
     *,

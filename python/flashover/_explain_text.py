@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 # Stages' texts of a graph, in order.
 TEXTS = (
@@ -97,3 +97,78 @@ def step_lines(steps: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{text}  {side}{s['kind']} {s['name']}" + (f"  {where}" if where else "")
     if measured:
         yield f"{total * 1e6:.1f} us in all"
+
+
+class Told(Protocol):
+    """What everything() tells of."""
+
+    name: str
+    bandwidth: dict[str, float]
+
+    @property
+    def graphs(self) -> list[dict[str, Any]]: ...
+    @property
+    def breaks(self) -> list[dict[str, Any]]: ...
+    @property
+    def declines(self) -> list[dict[str, str]]: ...
+    @property
+    def eager(self) -> list[dict[str, Any]]: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def everything(told: Told) -> Iterator[str]:
+    """All of an Explanation, whatever its length."""
+    d = told.to_dict()
+    yield (
+        f"{told.name}: {d['graph_count']} graph(s), {len(told.breaks)} graph break(s), "
+        f"{len(told.declines)} call(s) left eager, "
+        f"{d['op_count']} ops, {d['kernel_count']} kernels, {d['extern_call_count']} extern calls"
+    )
+    if d["skipped"]:
+        yield f"  not tried: {d['skipped']}"
+    yield from _stop_lines(told)
+    for device, rate in told.bandwidth.items():
+        yield f"  memory of {device}: {rate / 1e9:.0f} GB/s measured (copying)"
+    for i, graph in enumerate(told.graphs):
+        yield from _graph_lines(i, graph)
+
+
+def _stop_lines(told: Told) -> Iterator[str]:
+    """What runs eager, and where graphs end."""
+    for x in told.eager:
+        what = "part of the call" if x["frame"] else "call"
+        times = f" ({x['count']} times)" if x["count"] > 1 else ""
+        yield f"  ran eager, {what}{times}: {x['reason']}" + (f" at {x['where']}" if x["where"] else "")
+    for kind, stops in (("eager", told.declines), ("graph break", told.breaks)):
+        for x in stops:
+            yield f"  {kind}: {x['reason']}" + (f"\n    at {x['where']}" if x["where"] else "")
+            yield from (f"      {frame}" for frame in x["stack"].splitlines())
+            if x.get("stays"):
+                yield f"    cannot go on after it: {x['stays']}"
+
+
+def _graph_lines(i: int, e: dict[str, Any]) -> Iterator[str]:
+    times = ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in e["stages"].items() if v >= 5e-5)
+    cache = ", from the disk cache" if e["cache_hit"] else ""
+    after = f" from {e['continues']}" if e["continues"] else ""
+    yield f"  graph {i}{after}: {e['ops']} ops, {e['seconds'] * 1e3:.1f} ms{cache} ({times})"
+    if e["training"]:
+        forward = e["kernels"] - e["backward_kernels"]
+        yield (
+            f"    forward {forward} kernels, backward {e['backward_kernels']} kernels, "
+            f"{e['saved_bytes']} bytes kept for the backward"
+        )
+    if e["missed"]:
+        yield f"    compiled again ({e['seconds'] * 1e3:.1f} ms), as version {e['version']}, because:"
+        yield from (f"      {line}" for line in missed_lines(e))
+    if symbols := list(symbol_lines(e)):
+        yield f"    sizes that version {e['version']} serves:"
+        yield from (f"      {line}" for line in symbols)
+    yield from (f"    {line}" for line in step_lines(e["steps"]))
+    parts = f": {e['guard_parts']}" if e["guard_parts"] else ""
+    yield f"    {len(e['guards'])} guards in {e['guard_instructions']} compares{parts}"
+    yield from (f"      {g}" for g in e["guards"])
+    for title in TEXTS:
+        if title in e["texts"]:
+            yield f"    {title}:"
+            yield from (f"      {line}" for line in e["texts"][title].splitlines())

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast, overload
 
 import torch
 
 from flashover import _C, backends
 from flashover._compile import original_of
+from flashover._types import F, Keeping
 from flashover.exc import UserError
+
+T = TypeVar("T")  # a function, or a list of functions
 
 
 def is_compiling() -> bool:
@@ -19,7 +22,11 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
-def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+@overload
+def disable(fn: F, recursive: bool = True, *, reason: str | None = None) -> F: ...
+@overload
+def disable(fn: None = None, recursive: bool = True, *, reason: str | None = None) -> Keeping: ...
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
     """The function as it is: never compiled, and not captured as part of another one. Also a decorator.
 
     recursive: nor is what it calls. Else those functions are compiled on their own where compiled code calls it.
@@ -38,7 +45,11 @@ def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, *, rea
     return made
 
 
-def skip(fn: Callable[..., Any] | None = None) -> Any:
+@overload
+def skip(fn: F) -> F: ...
+@overload
+def skip(fn: None = None) -> Keeping: ...
+def skip(fn: Any = None) -> Any:
     """The function itself is never compiled, but what it calls is."""
     return disable(fn, recursive=False, reason=None if fn is None else f"{getattr(fn, '__qualname__', fn)} is skipped")
 
@@ -47,7 +58,7 @@ def _nothing(msg: str = "") -> None:
     """Ends the graph here; nothing outside of compiled code."""
 
 
-graph_break = _C.Disabled(_nothing, "graph_break()")
+graph_break: Callable[..., None] = _C.Disabled(_nothing, "graph_break()")
 functools.update_wrapper(graph_break, _nothing)
 graph_break.__name__ = graph_break.__qualname__ = "graph_break"
 
@@ -61,22 +72,26 @@ def _marked(how: str, fn: Any) -> Any:
     return fn
 
 
-def allow_in_graph(fn: Any) -> Any:
+def allow_in_graph(fn: T) -> T:
     """Calls of the function are recorded as the operators they run; its Python is not looked into. Also a decorator."""
     return _marked("allow", fn)
 
 
-def disallow_in_graph(fn: Any) -> Any:
+def disallow_in_graph(fn: T) -> T:
     """Calls of the function (also of one of torch's own) end the graph. Also a decorator."""
     return _marked("disallow", fn)
 
 
-def assume_constant_result(fn: Any) -> Any:
+def assume_constant_result(fn: T) -> T:
     """The function runs while a call is captured, and its result is taken as it is from then on. Also a decorator."""
     return _marked("constant", fn)
 
 
-def run(fn: Callable[..., Any] | None = None) -> Any:
+@overload
+def run(fn: F) -> F: ...
+@overload
+def run(fn: None = None) -> Keeping: ...
+def run(fn: Any = None) -> Any:
     """Uses what is compiled already and compiles nothing more. Also a decorator."""
     if fn is None:
         return run
@@ -114,7 +129,7 @@ class set_stance:
         _C.set_stance(stance)
         _C.force_backend(backend)
 
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, fn: F) -> F:
         self._set(self._previous)
         stance, backend = self._now
 
@@ -123,7 +138,7 @@ class set_stance:
             with set_stance(stance, force_backend=backend):
                 return fn(*args, **kwargs)
 
-        return in_stance
+        return cast(F, in_stance)
 
     def __enter__(self) -> set_stance:
         self._set(self._now)

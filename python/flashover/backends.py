@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flashover._nearest import did_you_mean
 from flashover.exc import InvalidBackend
 
 CompilerFn = Callable[..., Callable[..., Any]]
@@ -39,7 +40,8 @@ def resolve(backend: str | CompilerFn) -> tuple[str, CompilerFn | None]:
             return backend, None
         if backend in _registered:
             return backend, _registered[backend][0]
-        raise InvalidBackend(f"unknown backend {backend!r}; there are: {', '.join(list_backends(()))}")
+        known = list_backends(())
+        raise InvalidBackend(f"unknown backend {backend!r}; {did_you_mean(backend, known)}: {', '.join(known)}")
     if not callable(backend):
         raise InvalidBackend(f"a backend is a name or a callable, not {type(backend).__name__}")
     return getattr(backend, "__name__", type(backend).__name__), backend

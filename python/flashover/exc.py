@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import linecache
-import os
 
-import torch
-
-from flashover._advice import DOCS, advice
 from flashover._C import FlashoverError, InternalError, UserError
+from flashover._reasons import reason_of
+from flashover._stacks import of_user
 
 __all__ = [
     "BackendCompilerFailed",
@@ -22,9 +20,6 @@ __all__ = [
     "Unsupported",
     "UserError",  # the call has to be changed; the message says how
 ]
-
-
-_LIBRARIES = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))  # whose frames are not
 
 
 class InvalidBackend(UserError):
@@ -43,27 +38,36 @@ class _WithPlace(FlashoverError):
         self.reason = reason or message
         self.where = where
         # The user's frames there, the caller first.
-        self.stack = [frame for frame in stack.splitlines() if not frame.startswith(_LIBRARIES)]
+        self.stack = of_user(stack)
+
+
+def _source_of(where: str) -> str:
+    """The text of the line file:line; empty where there is none."""
+    file, _, line = where.rpartition(":")
+    return linecache.getline(file, int(line)).strip() if line.isdigit() else ""
 
 
 class Unsupported(_WithPlace):
     """fullgraph=True, and part of the program cannot be captured.
 
-    reason, where (the user's file:line), stack (the frames that led there); explanation: what the reason means;
-    hints: what helps; docs: where there is more.
+    title: what it is, in a few words; reason: what the compiler says; where (the user's file:line), stack (the frames
+    that led there, the caller first); explanation: what the reason means; hints: what helps; docs: where there is more.
     """
 
     def __init__(self, message: str, reason: str = "", where: str = "", stack: str = "") -> None:
         super().__init__(message, reason, where, stack)
-        self.explanation, self.hints = advice(self.reason)
-        self.docs = DOCS
+        row = reason_of(self.reason)
+        self.title, self.explanation, self.hints, self.docs = row.title, row.why, list(row.hints), row.docs
 
     def __str__(self) -> str:
-        file, _, line = self.where.rpartition(":")
-        source = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+        source = _source_of(self.where)
         lines = [super().__str__(), *([f"    {source}"] if source else [])]
-        lines += [f"  called from {frame}" for frame in self.stack[-2::-1]]
-        return "\n".join([*lines, f"  {self.explanation}", *(f"  - {h}" for h in self.hints), f"  More: {self.docs}"])
+        for frame in self.stack[-2::-1]:
+            lines.append(f"  called from {frame}")
+            if source := _source_of(frame.partition(" in ")[0]):
+                lines.append(f"    {source}")
+        lines += [f"  What it is: {self.title}.", f"  Why: {self.explanation}"]
+        return "\n".join([*lines, *(f"  - {h}" for h in self.hints), f"  More: {self.docs}"])
 
 
 class BackendCompilerFailed(_WithPlace):

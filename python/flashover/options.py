@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from flashover import _C
+from flashover._nearest import did_you_mean
 from flashover.exc import InvalidOptions
 
 # mode -> the options it stands for.
@@ -38,7 +38,7 @@ def resolve(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, st
     if mode is not None and options is not None:
         raise InvalidOptions("either mode or options can be given, not both at the same time")
     if mode is not None and mode not in MODES:
-        raise InvalidOptions(f"unknown mode {mode!r}; there are: {', '.join(MODES)}")
+        raise InvalidOptions(f"unknown mode {mode!r}; {did_you_mean(mode, MODES)}: {', '.join(MODES)}")
     if options is None:
         options = MODES[mode or "default"]
     elif not isinstance(options, Mapping):
@@ -48,9 +48,7 @@ def resolve(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, st
     for name, value in options.items():
         key = str(name).replace("-", "_")
         if key not in table:
-            near = difflib.get_close_matches(key, table, n=1)
-            meant = f"did you mean {near[0]!r}? There are" if near else "there are"
-            raise InvalidOptions(f"unknown option {name!r}; {meant}: {', '.join(sorted(table))}")
+            raise InvalidOptions(f"unknown option {name!r}; {did_you_mean(key, table)}: {', '.join(sorted(table))}")
         if key in values:
             raise InvalidOptions(f"option {key!r} is given twice")
         values[key] = _checked(key, table[key][0], value)
@@ -81,9 +79,8 @@ def _checked(name: str, kind: str, value: Any) -> str:
         known = [row["name"] for row in _C.passes()]
         for given in filter(None, value.split(",")):
             if given not in known:
-                near = difflib.get_close_matches(given, known, n=1)
-                meant = f"did you mean {near[0]!r}? There are" if near else "there are"
-                raise InvalidOptions(f"option 'disable_passes': no pass {given!r}; {meant}: {', '.join(known)}")
+                near = did_you_mean(given, known)
+                raise InvalidOptions(f"option 'disable_passes': no pass {given!r}; {near}: {', '.join(known)}")
     return str(value)
 
 

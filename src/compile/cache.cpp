@@ -44,6 +44,13 @@ std::string header_of(std::string_view kind, const Hash128& key, std::string_vie
 
 std::string name_of(std::string_view kind, const Hash128& key) { return std::string(kind) + "-" + key.hex(); }
 
+// A user may have named a folder that holds other files: those stay.
+bool is_entry(const std::string& name) {
+  const size_t dash = name.rfind('-');
+  return dash != std::string::npos && dash > 0 && name.size() - dash - 1 == 32 &&
+         name.find_first_not_of("0123456789abcdef", dash + 1) == std::string::npos;
+}
+
 bool read_all(int fd, char* to, size_t size) {
   while (size > 0) {
     const ssize_t n = ::read(fd, to, size);
@@ -237,25 +244,14 @@ void Cache::write_text(const std::string& name, std::string_view text) {
   if (directory >= 0) write(directory, name, "", text, error);  // (where it fails, entries fail too, and say so)
 }
 
-void Cache::evict() {
-  const int directory = open_directory();
-  if (directory < 0) return;
-  // One process at a time; one that finds it busy leaves it to the other.
-  Fd lock(::openat(directory, ".lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) != 0) return;
+std::vector<Cache::File> Cache::files(int directory) {
+  std::vector<File> out;
   const int copy = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* list = copy >= 0 ? ::fdopendir(copy) : nullptr;
   if (!list) {
     if (copy >= 0) ::close(copy);
-    return;
+    return out;
   }
-  struct Entry {
-    std::string name;
-    time_t used;
-    size_t bytes;
-  };
-  std::vector<Entry> entries;
-  size_t total = 0;
   const time_t now = ::time(nullptr);
   while (const dirent* d = ::readdir(list)) {
     struct stat s;
@@ -265,15 +261,46 @@ void Cache::evict() {
       continue;
     }
     if (d->d_name[0] == '.' || !std::strchr(d->d_name, '-')) continue;  // not one of ours
-    const auto bytes = static_cast<size_t>(s.st_blocks) * 512;
-    entries.push_back({d->d_name, s.st_mtime, bytes});
-    total += bytes;
+    out.push_back({d->d_name, s.st_mtime, static_cast<size_t>(s.st_blocks) * 512});
   }
   ::closedir(list);
+  return out;
+}
+
+std::map<std::string, Cache::Usage> Cache::contents() {
+  std::map<std::string, Usage> out;
+  const int directory = open_directory();
+  if (directory < 0) return out;
+  for (const File& f : files(directory)) {
+    Usage& usage = out[f.name.substr(0, f.name.rfind('-'))];
+    ++usage.entries;
+    usage.bytes += f.bytes;
+  }
+  return out;
+}
+
+size_t Cache::clear(const std::vector<std::string>& texts) {
+  const int directory = open_directory();
+  if (directory < 0) return 0;
+  size_t removed = 0;
+  for (const File& f : files(directory)) removed += is_entry(f.name) && ::unlinkat(directory, f.name.c_str(), 0) == 0;
+  for (const std::string& name : texts) removed += ::unlinkat(directory, name.c_str(), 0) == 0;
+  return removed;
+}
+
+void Cache::evict() {
+  const int directory = open_directory();
+  if (directory < 0) return;
+  // One process at a time; one that finds it busy leaves it to the other.
+  Fd lock(::openat(directory, ".lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) != 0) return;
+  std::vector<File> entries = files(directory);
+  size_t total = 0;
+  for (const File& f : entries) total += f.bytes;
   if (total <= max_bytes_ && entries.size() <= max_entries_) return;
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  std::sort(entries.begin(), entries.end(), [](const File& a, const File& b) { return a.used < b.used; });
   size_t left = entries.size();
-  for (const Entry& e : entries) {
+  for (const File& e : entries) {
     if (total <= max_bytes_ / 5 * 4 && left <= max_entries_ / 5 * 4) break;
     if (::unlinkat(directory, e.name.c_str(), 0) != 0) continue;
     total -= e.bytes;

@@ -14,11 +14,15 @@
 // machine code: a user who can write the directory can run code as us, hence the checks. FLASHOVER_CACHE_MB bounds its
 // size (default 2048), oldest use goes first.
 #pragma once
+#include <ctime>
+
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/hash.h"
 
@@ -40,6 +44,13 @@ class Cache {
   std::optional<std::string> get(std::string_view kind, const Hash128& key);
   void put(std::string_view kind, const Hash128& key, std::string_view bytes);
   void evict();  // down to the bounds, now
+  // What is there, by kind.
+  struct Usage {
+    size_t entries = 0, bytes = 0;
+  };
+  std::map<std::string, Usage> contents();
+  // Removes the entries, and the files beside them of these names. How many files went.
+  size_t clear(const std::vector<std::string>& texts = {});
   // A file beside the entries, without a checksum: who reads it looks at what it says. name: without "-".
   std::optional<std::string> read_text(const std::string& name, size_t most);
   void write_text(const std::string& name, std::string_view text);
@@ -51,6 +62,12 @@ class Cache {
  private:
   int open_directory();  // -1: no cache
   void warn(const std::string& what);
+  struct File {
+    std::string name;
+    time_t used;
+    size_t bytes;
+  };
+  static std::vector<File> files(int directory);  // entries; what processes left that died goes away
   bool write(int directory, const std::string& name, std::string_view header, std::string_view bytes, int& error);
 
   std::string directory_;

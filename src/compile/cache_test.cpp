@@ -50,6 +50,24 @@ class CacheTest : public testing::Test {
   std::string root_, path_;
 };
 
+TEST_F(CacheTest, SaysWhatItHoldsAndClearsThatAlone) {
+  Cache c(path_);
+  c.put("plan", kKey, "a");
+  c.put("plan", kOther, "b");
+  c.put("binary", kKey, "c");
+  c.write_text("sizes.txt", "text");
+  spill(path_ + "/notes-of-mine", "not an entry");
+  std::map<std::string, Cache::Usage> held = c.contents();
+  EXPECT_EQ(held["plan"].entries, 2u);
+  EXPECT_EQ(held["binary"].entries, 1u);
+  EXPECT_GT(held["binary"].bytes, 0u);
+  EXPECT_EQ(c.clear({"sizes.txt", "no such file"}), 4u);
+  EXPECT_FALSE(c.get("plan", kKey));
+  EXPECT_EQ(slurp(path_ + "/notes-of-mine"), "not an entry");
+  c.put("plan", kKey, "again");
+  EXPECT_EQ(c.get("plan", kKey), "again");
+}
+
 TEST_F(CacheTest, KeepsWhatWasPut) {
   Cache c(path_);
   EXPECT_FALSE(c.get("plan", kKey));

@@ -45,6 +45,7 @@ PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   for (Py_ssize_t pos = 0; options && PyDict_Next(options, &pos, &key, &value);)
     state->settings.options.values[text_of(key)] = text_of(value);
   if (PyErr_Occurred()) return nullptr;
+  state->settings.keep_text |= bool_option(state->settings.options.values, "keep_text");
   state->limit = static_cast<size_t>(int_option(state->settings.options.values, "recompile_limit"));
   auto* c = PyObject_GC_New(Callable, type);
   if (!c) return nullptr;
@@ -111,7 +112,27 @@ void callable_dealloc(PyObject* o) noexcept {
 }
 
 PyObject* callable_repr(PyObject* o) {
-  return PyUnicode_FromFormat("<flashover compiled %s>", reinterpret_cast<Callable*>(o)->state->settings.name.c_str());
+  const CallableState& s = *reinterpret_cast<Callable*>(o)->state;
+  size_t breaks = 0, after = 0;
+  const auto count = [&](const std::vector<EntryPtr>& entries) {
+    for (const EntryPtr& e : entries)
+      breaks += e->kind == Entry::Kind::kCompiled && !e->capture.frames.empty() && !e->capture.yields;
+  };
+  count(s.entries);
+  for (const auto& [key, site] : s.continuations) count(site->entries), after += site->entries.size();
+  const auto many = [](int64_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
+  std::string text = "<flashover compiled " + s.settings.name + ": ";
+  if (s.calls == 0) {
+    text += "not called yet";
+  } else {
+    text += many(s.calls, "call") + ", " + many(static_cast<int64_t>(s.entries.size()), "version");
+    if (breaks) text += ", " + many(static_cast<int64_t>(breaks), "graph break");
+    if (after) text += ", " + many(static_cast<int64_t>(after), "part") + " after breaks";
+    if (s.eager.calls()) text += ", " + many(s.eager.calls(), "call") + " ran eager";
+    text += "; .explain(), .stats(), .versions, .source()";
+  }
+  text += ">";
+  return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
 }
 
 PyObject* entries(PyObject* o, PyObject*) {
@@ -180,15 +201,10 @@ PyObject* time_guards(PyObject* o, PyObject* before, PyObject* args, PyObject* k
   CallableState& s = *c->state;
   if (s.entries.empty() || !s.entries.front()->guards || !refresh(c)) Py_RETURN_NONE;
   const EntryPtr e = s.entries.front();
-  std::vector<PyObject*> given(&PyTuple_GET_ITEM(args, 0), &PyTuple_GET_ITEM(args, 0) + PyTuple_GET_SIZE(args));
-  PyObject* names = kwargs ? PySequence_Tuple(kwargs) : nullptr;
-  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++)
-    given.push_back(PyDict_GetItem(kwargs, PyTuple_GET_ITEM(names, i)));
+  const GivenArguments given(args, kwargs);
   Bound bound;
-  const bool fits = bound.bind(s.signature, reinterpret_cast<PyFunctionObject*>(c->function), c->self, given.data(),
-                               PyTuple_GET_SIZE(args), names);
-  Py_XDECREF(names);
-  if (!fits) {
+  if (!bound.bind(s.signature, reinterpret_cast<PyFunctionObject*>(c->function), c->self, given.objects.data(),
+                  PyTuple_GET_SIZE(args), given.names)) {
     PyErr_Clear();
     Py_RETURN_NONE;
   }
@@ -227,6 +243,8 @@ PyMethodDef kCallableMethods[] = {
     {"time_guards_after", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<time_guards_after>)),
      METH_VARARGS | METH_KEYWORDS, "The same; the first argument is called before each check."},
     {"entries", at_boundary<entries>, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
+    {"lower", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<lower>)),
+     METH_VARARGS | METH_KEYWORDS, "Compiles for a call with these arguments and runs nothing: what was compiled."},
     {"measure", at_boundary<set_measuring>, METH_O,
      "Whether calls of what is compiled also take the time of each step."},
     {"reset", at_boundary<reset>, METH_NOARGS, "Forgets everything compiled."},

@@ -137,6 +137,24 @@ struct CallableSlots {
 void be_callable(PyTypeObject& type, const CallableSlots& slots);
 // The vectorcall of a Callable: binds the arguments and runs the entry that matches, or compiles one.
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+// Compiles for a call with these arguments and runs nothing: what describe() says of the entry. Of a call with graph
+// breaks: what comes before the first one.
+PyObject* lower(PyObject* self, PyObject* args, PyObject* kwargs);
+// Arguments of a call as a vectorcall has them. An error is set where there was no memory: names is null then.
+class GivenArguments {
+ public:
+  GivenArguments(PyObject* args, PyObject* kwargs)
+      : objects(&PyTuple_GET_ITEM(args, 0), &PyTuple_GET_ITEM(args, 0) + PyTuple_GET_SIZE(args)),
+        names(kwargs ? PySequence_Tuple(kwargs) : nullptr) {
+    for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++)
+      objects.push_back(PyDict_GetItem(kwargs, PyTuple_GET_ITEM(names, i)));
+  }
+  ~GivenArguments() { Py_XDECREF(names); }
+  GivenArguments(const GivenArguments&) = delete;
+
+  std::vector<PyObject*> objects;  // borrowed
+  PyObject* const names;
+};
 // False when there is no Python function to compile. Drops everything compiled when the class got another __call__.
 bool refresh(Callable* c);
 // The callable that compiles the same function by the backend that set_stance forces; borrowed.

@@ -9,6 +9,7 @@
 #include "entry/capture_lock.h"
 #include "entry/continuations.h"
 #include "entry/data_cases.h"
+#include "entry/describe.h"
 #include "entry/generator.h"
 #include "entry/log.h"
 #include "entry/lookup.h"
@@ -298,6 +299,42 @@ const char* reason_not_to_compile(PyObject* code, EagerCause& cause) {
   cause = EagerCause::kState;
   if (compiling_in_this_thread()) return "it is called while something is compiled";
   return reason_to_skip(reinterpret_cast<PyCodeObject*>(code), cause);
+}
+
+PyObject* lower(PyObject* self, PyObject* args, PyObject* kwargs) {
+  auto* c = reinterpret_cast<Callable*>(self);
+  CallableState& s = *c->state;
+  if (!refresh(c)) throw UserError(s.settings.name + " has no code in Python that could be lowered");
+  EagerCause cause;
+  if (const char* reason = reason_not_to_compile(PyFunction_GET_CODE(c->function), cause))
+    throw UserError(s.settings.name + " cannot be lowered now: " + reason);
+  const GivenArguments given(args, kwargs);
+  if (kwargs && !given.names) return nullptr;
+  Bound bound;
+  if (!bound.bind(s.signature, reinterpret_cast<PyFunctionObject*>(c->function), c->self, given.objects.data(),
+                  PyTuple_GET_SIZE(args), given.names)) {
+    if (!PyErr_Occurred())
+      PyErr_Format(PyExc_TypeError, "these arguments do not fit the signature of %s", s.settings.name.c_str());
+    return nullptr;
+  }
+  const Held held(self);
+  CaptureLock lock;
+  if (lock.interrupted()) return nullptr;
+  SourceObjects objects;
+  EntryPtr entry = find_entry(s.entries, bound.slots(), objects);
+  if (!entry) {
+    const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings);
+    frame::CaptureRequest request = request_of(c, bound, sizes);
+    request.first = s.entries.empty();
+    entry = make_entry(s, s.settings, s.settings.name, request, {}, s.made);
+    if (!entry) return nullptr;
+    s.sizes.note(*entry, s.settings);
+    if (!entry->transient) {
+      note_modules(*entry, bound.slots(), static_cast<size_t>(s.signature.slots), s.per_call);
+      s.entries.insert(s.entries.begin(), entry);
+    }
+  }
+  return describe(*entry);
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {

@@ -16,6 +16,9 @@
 #include "base/check.h"
 #include "base/decimal.h"
 #include "base/text.h"
+#include "base/utf8.h"
+#include "frame/fetched_error.h"
+#include "frame/frame.h"
 
 namespace flashover::entry {
 namespace {
@@ -24,12 +27,28 @@ const std::array<const char*, 7> kTopics = {"graph", "guards", "recompiles", "br
 
 struct Outputs {
   std::array<bool, kTopics.size()> on{};
+  PyObject* sink = nullptr;
   std::string dump_folder;
   bool dump_failed = false;
 };
 Outputs& outputs() {
   static Outputs o;
   return o;
+}
+
+// False: Python cannot be run now, or the sink failed. A Python error that is set stays.
+bool given_to_sink(Topic topic, const std::string& text) {
+  PyObject* sink = outputs().sink;
+  if (!sink || !Py_IsInitialized() || !PyGILState_Check() || frame::capturing()) return false;
+  frame::FetchedError pending;
+  const std::string utf8 = valid_utf8(text);
+  PyObject* words = PyUnicode_FromStringAndSize(utf8.data(), static_cast<Py_ssize_t>(utf8.size()));
+  PyObject* done = words ? PyObject_CallFunction(sink, "sO", kTopics[static_cast<size_t>(topic)], words) : nullptr;
+  Py_XDECREF(words);
+  if (!done) PyErr_Clear();
+  Py_XDECREF(done);
+  pending.restore();
+  return done != nullptr;
 }
 
 }  // namespace
@@ -51,10 +70,17 @@ void set_logs(const std::string& topics) {
   outputs().on = on;
 }
 
+std::vector<std::string> log_topics() { return {kTopics.begin(), kTopics.end()}; }
+
+void set_log_sink(PyObject* sink) {
+  Py_XINCREF(sink);
+  Py_XSETREF(outputs().sink, sink);
+}
+
 bool logged(Topic topic) { return outputs().on[static_cast<size_t>(topic)]; }
 
 void log(Topic topic, const std::string& text) {
-  if (!logged(topic)) return;
+  if (!logged(topic) || given_to_sink(topic, text)) return;
   std::string out;
   for (const std::string& line : split(text, '\n'))
     out += "[flashover " + std::string(kTopics[static_cast<size_t>(topic)]) + "] " + line + "\n";

@@ -1,15 +1,22 @@
-// FLASHOVER_LOGS=graph,guards,recompiles,breaks,kernels,plan,times (or all) to stderr; FLASHOVER_DUMP=dir: every stage
+// FLASHOVER_LOGS=graph,guards,recompiles,breaks,kernels,plan,times (or all), through Python's logging; FLASHOVER_DUMP=dir: every stage
 // as a file.
 #pragma once
+#include <Python.h>
+
 #include <string>
+#include <vector>
 
 namespace flashover::entry {
 
 enum class Topic { kGraph, kGuards, kRecompiles, kBreaks, kKernels, kPlan, kTimes };
 bool logged(Topic topic);
-void log(Topic topic, const std::string& text);  // every line prefixed with the topic
+// To the sink; without one, or where Python cannot run, to stderr, every line prefixed with the topic.
+void log(Topic topic, const std::string& text);
 // Throws UserError naming the unknown topic. "" turns everything off.
 void set_logs(const std::string& topics);
+std::vector<std::string> log_topics();
+// A Python function of (topic, text), which is to write it down. Owned from then on; null: none.
+void set_log_sink(PyObject* sink);
 
 // What layers below say (base/diagnostics.h), whatever the topics: "flashover: " and the text.
 void log_line(const std::string& text) noexcept;

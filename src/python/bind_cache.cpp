@@ -1,4 +1,4 @@
-// The disk cache from Python, for the tests.
+// The disk cache from Python, for the command line and the tests.
 #include <pybind11/stl.h>
 
 #include "compile/cache.h"
@@ -22,6 +22,13 @@ void bind_cache(py::module_& m) {
       .def("put", [key](Cache& c, const std::string& kind, uint64_t k,
                         const std::string& bytes) { c.put(kind, key(k), bytes); })
       .def("evict", &Cache::evict)
+      .def("contents",
+           [](Cache& c) {
+             std::map<std::string, std::pair<size_t, size_t>> out;  // kind -> entries, bytes
+             for (const auto& [kind, usage] : c.contents()) out[kind] = {usage.entries, usage.bytes};
+             return out;
+           })
+      .def("clear", &Cache::clear, py::arg("texts") = std::vector<std::string>{})
       .def("take_warning", &Cache::take_warning)
       .def_property_readonly("directory", &Cache::directory);
   m.def("_process_cache", [] { return py::cast(&Cache::process(), py::return_value_policy::reference); });

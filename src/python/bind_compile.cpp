@@ -6,6 +6,7 @@
 
 #include "compile/compile.h"
 #include "graph/analysis/devices.h"
+#include "graph/analysis/flops.h"
 #include "graph/eager_memory.h"
 #include "graph/passes.h"
 #include "planner/stages.h"
@@ -115,6 +116,7 @@ void bind_compile(py::module_& m) {
         "One pass or stage alone, from text to text");
   m.def("stages", &planner::stage_names, "The stages behind the passes, in order (planner/stages.h)");
   m.def("_set_size_hint", &sym::set_size_hint_for_test, "What size symbols are taken for; before the first of them");
+  m.def("flops", [](const std::string& text) { return graph::flops(graph::parse(text)); });
   m.def("eager_bytes", [](const std::string& text) { return graph::eager_memory(graph::parse(text)).bytes; });
   m.def(
       "passes",

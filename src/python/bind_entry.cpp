@@ -28,7 +28,7 @@ void bind_entry(py::module_& m) {
     if (!entry::change_class(instance.ptr(), reinterpret_cast<PyTypeObject*>(to.ptr()))) throw py::error_already_set();
   });
   // For a type of ours: what its dict says of a name. Slots stay as they are.
-  m.def("add_method", [](py::type type, const std::string& name, py::function method) {
+  m.def("add_method", [](py::type type, const std::string& name, py::object method) {
     auto* t = reinterpret_cast<PyTypeObject*>(type.ptr());
     if (PyDict_SetItemString(t->tp_dict, name.c_str(), method.ptr()) != 0) throw py::error_already_set();
     PyType_Modified(t);
@@ -64,6 +64,8 @@ void bind_entry(py::module_& m) {
   m.def("force_backend", [](py::object backend) { entry::force_backend(backend.ptr()); });
   set_listener(&entry::log_line);
   m.def("set_logs", &entry::set_logs);
+  m.def("log_topics", &entry::log_topics);
+  m.def("set_log_sink", [](py::object sink) { entry::set_log_sink(sink.is_none() ? nullptr : sink.ptr()); });
   m.def("set_dump", &entry::set_dump);
   m.def("pretend_gpu", &entry::pretend_gpu);
 }

@@ -190,7 +190,7 @@ def test_program(program: Callable[..., Any], autocast: bool) -> None:
     fast = flashover.compile(program, fullgraph=True)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         got, eager = fast(q, k, v), program(q, k, v)
-        text = str(flashover.explain(program)(q, k, v))
+        text = flashover.explain(program)(q, k, v).text()
     want = program(q.double(), k.double(), v.double())
     for g, e, w in zip(*[x if isinstance(x, tuple) else (x,) for x in (got, eager, want)], strict=True):
         assert g.dtype == e.dtype and g.shape == e.shape and g.stride() == e.stride()
@@ -219,6 +219,6 @@ def test_training(program: Callable[..., Any]) -> None:
         assert (g - w).norm() <= 2 * (e - w).norm() + 1e-3 * w.norm()
     if HAS[torch.bfloat16]:
         q, k, v = (torch.randn(2, 3, 40, 32, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
-        text = str(flashover.explain(program)(q, k, v))
+        text = flashover.explain(program)(q, k, v).text()
         # (A mask that wants a gradient makes torch write it all out.)
         assert ("flashover.attention_backward" in text) == (program is not sdpa_mask)

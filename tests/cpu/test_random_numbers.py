@@ -48,6 +48,6 @@ def test_dropout() -> None:
         for g, w in zip(got, want, strict=True):
             torch.testing.assert_close(g, w)
     leaf = x.clone().requires_grad_()
-    text = str(flashover.explain(f)(leaf))
+    text = flashover.explain(f)(leaf).text()
     if not _C.missing_feature("avx512"):
         assert "flashover.bernoulli" in text

@@ -57,7 +57,7 @@ def check(
             assert torch.equal(a, b), f"call {n}, result {i}: {int((a != b).sum())} of {a.numel()} differ"
         assert torch.equal(s, mine), f"call {n}: another generator state"
     if fused is not None:
-        text = str(flashover.explain(fn, options=FUSED)(*args))
+        text = flashover.explain(fn, options=FUSED)(*args).text()
         assert ("flashover.philox_state" in text) == fused, text
 
 

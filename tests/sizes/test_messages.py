@@ -101,7 +101,7 @@ def test_explain_lists_sizes() -> None:
     }  # fmt: skip
     assert sizes["y.shape[0]"]["equals"] == "x.shape[0]"
     assert any(g.endswith("% 2 == 0") for g in graph["guards"]), graph["guards"]
-    text = str(e)
+    text = e.text()
     assert "s0: x.shape[0], 3 to 10, marked" in text and "y.shape[0] is x.shape[0]" in text
     assert "return (x + y) if" in text
 
@@ -109,13 +109,13 @@ def test_explain_lists_sizes() -> None:
 def test_explain_tells_which_version_serves_which_sizes() -> None:
     calls = flashover.explain(asks)
     for args in rows(5, 6, 7):
-        text = str(calls(*args))
+        text = calls(*args).text()
     second = text[text.index("sizes that version 1 serves") : text.index("sizes that version 2 serves")]
     assert "s0: x.shape[0]" in second and "where 2*x.shape[0] <= 12" in second and "used 1 time" in second
     assert "where 12 < 2*x.shape[0]" in text[text.index("sizes that version 2 serves") :]
 
 
 def test_explain_names_what_takes_a_size_as_a_number() -> None:
-    text = str(flashover.explain(loops, dynamic=True)(torch.randn(6, 4)))
+    text = flashover.explain(loops, dynamic=True)(torch.randn(6, 4)).text()
     assert "x.shape[0] is 6: the program takes it as a number" in text
     assert f"{line(loops, 'range')}: for i in range(x.shape[0]):" in text

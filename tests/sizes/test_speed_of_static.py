@@ -85,6 +85,6 @@ FUSED: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.parametrize("name", FUSED)
 def test_reductions_fuse_as_those_of_numbers(name: str) -> None:
     def kernels(dynamic: bool) -> int:
-        return str(flashover.explain(FUSED[name], dynamic=dynamic)(torch.randn(5, 12, 7))).count("launch k")
+        return flashover.explain(FUSED[name], dynamic=dynamic)(torch.randn(5, 12, 7)).text().count("launch k")
 
     assert kernels(True) == kernels(False) == 1

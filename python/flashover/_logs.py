@@ -1,0 +1,86 @@
+"""Logs through Python's logging: a logger for each topic (flashover.recompiles, flashover.breaks, ...)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+
+from flashover import _C
+from flashover._nearest import did_you_mean
+
+ROOT = "flashover"
+TOPICS: tuple[str, ...] = tuple(_C.log_topics())
+
+
+class _Topic(logging.Logger):
+    """Its level says whether the compiler makes the text at all."""
+
+    def setLevel(self, level: int | str) -> None:
+        super().setLevel(level)
+        _follow_levels()
+
+
+class _Stderr(logging.Handler):
+    """Each line with its topic in front, to what sys.stderr is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            topic = record.name.removeprefix(f"{ROOT}.")
+            sys.stderr.write("".join(f"[{ROOT} {topic}] {line}\n" for line in record.getMessage().split("\n")))
+        except Exception:
+            self.handleError(record)
+
+
+def _follow_levels() -> None:
+    _C.set_logs(",".join(name for name, logger in _loggers.items() if logger.level <= logging.INFO))
+
+
+def _made(name: str) -> logging.Logger:
+    """The logger of a topic. One that the program got before this package was imported keeps its handlers and level."""
+    before = logging.getLoggerClass()
+    logging.setLoggerClass(_Topic)
+    try:
+        logger = logging.getLogger(f"{ROOT}.{name}")
+    finally:
+        logging.setLoggerClass(before)
+    if not isinstance(logger, _Topic):
+        logger.__class__ = _Topic
+    if logger.level == logging.NOTSET:  # else it would take the root's, and with it all that the compiler has to say
+        logging.Logger.setLevel(logger, logging.WARNING)
+    return logger
+
+
+def _sink(topic: str, text: str) -> None:
+    _loggers[topic].info("%s", text)
+
+
+def set_logs(topics: str = "") -> None:
+    """Writes these topics (with commas between; "all"; "": none) to stderr, as FLASHOVER_LOGS does.
+
+    The same by logging: logging.getLogger("flashover.recompiles").setLevel(logging.INFO) hands them to the program's
+    own handlers. An unknown topic is a warning.
+    """
+    wanted = {word.strip() for word in topics.split(",")} - {""}
+    for unknown in sorted(wanted - {*TOPICS, "all"}):
+        names = (*TOPICS, "all")
+        warnings.warn(
+            f"FLASHOVER_LOGS: no topic {unknown!r}; {did_you_mean(unknown, names)}: {', '.join(names)}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    for name, logger in _loggers.items():
+        on = "all" in wanted or name in wanted
+        logging.Logger.setLevel(logger, logging.INFO if on else logging.WARNING)
+        logger.propagate = not on  # or a program with handlers of its own would see each line twice
+        if on and _stderr not in logger.handlers:
+            logger.addHandler(_stderr)
+        elif not on:
+            logger.removeHandler(_stderr)
+    _follow_levels()
+
+
+_stderr = _Stderr()
+_loggers: dict[str, logging.Logger] = {name: _made(name) for name in TOPICS}
+_C.set_log_sink(_sink)
+_follow_levels()
