@@ -14,7 +14,7 @@ from typing import Any, Unpack, overload
 
 import torch
 
-from flashover import _C, backends
+from flashover import _C, _reporting, backends
 from flashover import options as options_table
 from flashover._compiled_module import compile_module
 from flashover._compiled_module import original_of as original_module
@@ -47,6 +47,7 @@ class Settings:
         self, function: Any, this: Any = None, *, through_call: bool = False, name: str, keep_text: bool = False
     ) -> Any:
         backend, custom = backends.resolve(self.backend)
+        report = _reporting.collecting()
         made = _C.CompiledCallable(
             function,
             this,
@@ -55,11 +56,13 @@ class Settings:
             backend=backend,
             custom=custom,
             fullgraph=self.fullgraph,
-            keep_text=keep_text,
+            keep_text=keep_text or (report is not None and report.keep_text),
             dynamic=self.dynamic,
             options=self.values,
         )
         _live.add(made)
+        if report is not None:
+            report.add(made)
         return made
 
     def compile_method(self, method: Any) -> Any:

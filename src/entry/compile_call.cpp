@@ -490,6 +490,7 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
   static int64_t made = 0;  // GIL held
   auto entry = std::make_shared<Entry>();
   entry->serial = made++;
+  entry->started = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   if (request.refuted) entry->refuted = *request.refuted;
   entry->again = std::move(again);
   Attempt a{settings, *entry};

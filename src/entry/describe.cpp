@@ -127,10 +127,10 @@ PyObject* describe(const Entry& e) {
       e.runner && !e.runner->executables.empty() ? &e.runner->executables[0].second->plan() : nullptr;
   if (first) device = first->device.type == DeviceType::kCUDA ? "cuda:" + std::to_string(first->device.index) : "cpu";
   return Py_BuildValue(
-      "{s:L,s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:N,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:"
-      "N,s:N,s:N,s:s,s:n,s:s,s:N,s:N,s:N}",
-      "serial", static_cast<long long>(e.serial), "version", static_cast<long long>(e.version), "stack",
-      e.capture.stack.c_str(), "device", device.c_str(), "target", first ? first->target.c_str() : "", "steps",
+      "{s:d,s:L,s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:N,s:s,s:L,s:L,s:L,s:L,"
+      "s:L,s:O,s:s,s:d,s:N,s:N,s:N,s:s,s:n,s:s,s:N,s:N,s:N}",
+      "started", e.started, "serial", static_cast<long long>(e.serial), "version", static_cast<long long>(e.version),
+      "stack", e.capture.stack.c_str(), "device", device.c_str(), "target", first ? first->target.c_str() : "", "steps",
       steps_of(e), "compiled", e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training",
       r.training ? Py_True : Py_False, "saved_bytes", static_cast<long long>(r.saved_bytes), "backward_kernels",
       static_cast<long long>(r.backward_kernels), "continues", e.continues.c_str(), "breaks",

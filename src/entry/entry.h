@@ -89,6 +89,7 @@ struct Entry {
   std::string reason, where;  // kEager: why
   std::string continues;      // what comes after a graph break: where it starts
   Recompile again;            // why, if it was compiled again
+  double started = 0;         // when its compilation began, in seconds of the steady clock (Python's perf_counter)
   double capture_seconds = 0, guard_seconds = 0, total_seconds = 0;
   int64_t ops = 0;
   compile::Report report;

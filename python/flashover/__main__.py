@@ -1,0 +1,46 @@
+"""python -m flashover: what the machine has, the disk cache, options, and whole programs explained, timed, mended."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from flashover import _cli, _doctor, _script
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m flashover", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], summary: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=summary, description=summary)
+        made.set_defaults(run=run)
+        return made
+
+    command("env", _cli.env, "versions, compilers, processor, GPU and settings: what a report of a fault should have")
+    cache = command("cache", _cli.cache, "the disk cache")
+    cache.add_argument("action", choices=("info", "clear", "path", "export"))
+    cache.add_argument("file", nargs="?", help="of export: the archive to write, as .tar.gz")
+    options = command("options", _cli.options, "options and modes of flashover.compile, with their meaning")
+    options.add_argument("name", nargs="?", help="of one option")
+    explain = command("explain", _script.explain, "runs a program and says what became of what it compiles")
+    explain.add_argument("--save", metavar="FOLDER", help="write the report there, too: index.html and more")
+    doctor = command("doctor", _doctor.doctor, "runs a program and lists what costs time, with patches of its source")
+    doctor.add_argument("--patch", metavar="FILE", help="write the patches there: apply them with patch -p0")
+    bench = command("bench", _script.bench, "runs a program by eager, torch.compile and flashover, and times its calls")
+    bench.add_argument("--only", metavar="NAMES", help="some of eager,torch.compile,flashover")
+    for made in (explain, doctor, bench):
+        made.add_argument("script")
+        made.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    status: int = given.run(given)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
