@@ -100,12 +100,13 @@ BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& w
 // A mask whose last dimension repeats one number (transformers expands such ones where it finds itself traced) keeps
 // ATen from the fused kernels: it is written out, once for all that it is repeated over.
 std::optional<at::Tensor> dense_rows(const at::Tensor& q, const std::optional<at::Tensor>& mask) {
-  if (!q.is_cuda() || !mask || !mask->defined() || mask->dim() < 2 || mask->requires_grad() || mask->stride(-1) == 1)
+  if (!q.is_cuda() || !mask || !mask->defined() || mask->dim() < 2 || mask->requires_grad() ||
+      mask->sym_stride(-1) == 1)
     return mask;
   at::Tensor once = *mask;
   for (int64_t d = 0; d + 2 < once.dim(); ++d)
-    if (once.stride(d) == 0 && once.size(d) > 1) once = once.narrow(d, 0, 1);
-  return once.clone(at::MemoryFormat::Contiguous).expand(mask->sizes());
+    if (once.sym_stride(d) == 0 && once.sym_size(d) > 1) once = once.narrow_symint(d, 0, 1);
+  return once.clone(at::MemoryFormat::Contiguous).expand_symint(mask->sym_sizes());
 }
 
 // What a mask does that depends on nothing but the program.
@@ -149,7 +150,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 // each element of the dim, which spreads infinities elsewhere. This is the formula over masks, in one go. Up to the
 // first zero of a line it is the usual one; the zero itself gets what follows it up to the next; the rest gets nothing.
 at::Tensor cumprod_backward(const at::Tensor& grad, const at::Tensor& input, int64_t dim, const at::Tensor& output) {
-  const bool one_step = input.dim() == 0 || input.numel() <= 1 || input.size(dim) == 1;
+  const bool one_step = input.dim() == 0 || input.sym_numel() <= 1 || input.sym_size(dim) == 1;
   if (c10::GradMode::is_enabled() || one_step) {
     c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
     return at::cumprod_backward(grad, input, dim, output);

@@ -427,7 +427,7 @@ template <bool trained>
 bool embedding_bag(In in, Types& outs) {
   const TensorType *w = tensor(in, 0), *indices = tensor(in, 1), *offsets = tensor(in, 2);
   const auto mode = integer(arg(in, 4)), padding = integer(arg(in, 8));
-  if (!w || !indices || !offsets || !mode || !padding || w->device.type != DeviceType::kCPU) return false;
+  if (!w || !indices || !offsets || !mode || !padding) return false;
   if (w->rank() != 2 || indices->rank() != 1 || offsets->rank() != 1 || has_zero_size(*indices)) return false;
   constexpr int64_t kSum = 0, kMax = 2;
   const TensorType* scale = tensor(in, 6);
@@ -435,6 +435,13 @@ bool embedding_bag(In in, Types& outs) {
   const bool fast = *mode == kSum && single && contiguous(*w) && *padding < 0 && (!scale || contiguous(*scale));
   const Expr bags = flag(arg(in, 7)) ? offsets->sizes[0] - Expr(1) : offsets->sizes[0];
   const DType number = offsets->dtype;
+  if (w->device.type != DeviceType::kCPU) {  // there all of them are filled but the largest
+    if (indices->dtype != number) return false;
+    outs = {fresh(*w, w->dtype, {bags, w->sizes[1]}), fresh(*w, number, {indices->sizes[0]}),
+            fresh(*w, number, {offsets->sizes[0]}),
+            fresh(*w, number, *mode == kMax ? Sizes{bags, w->sizes[1]} : Sizes{Expr(0)})};
+    return true;
+  }
   TensorType bag_size = fresh(*w, number, {trained || *mode != kSum ? bags : offsets->sizes[0]});
   TensorType largest = *mode == kMax ? fresh(*w, number, {bags, w->sizes[1]}) : bag_size;
   outs = {fresh(*w, w->dtype, {bags, w->sizes[1]}), fresh(*w, number, {fast ? Expr(0) : indices->sizes[0]}),
