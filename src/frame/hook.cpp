@@ -74,19 +74,15 @@ signed char kind_of(PyCodeObject* code) {
 }
 
 bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
-  PyCodeObject* code = frame->f_code;
+  PyCodeObject* code = code_of(frame);
   const signed char kind = kind_of(code);
   if (frame->owner == FRAME_OWNED_BY_THREAD) {
-    if (kind != kAlone || frame->prev_instr != _PyCode_CODE(code) - 1) return false;
+    if (kind != kAlone || next_unit(frame) != 0) return false;
   } else if (frame->owner != FRAME_OWNED_BY_GENERATOR || kind != kGenerates || throwflag) {
     return false;
   }
-#if PY_VERSION_HEX < 0x030C0000
-  if (tstate->cframe->use_tracing) return false;
-#else
-  if (tstate->c_tracefunc != nullptr || tstate->c_profilefunc != nullptr) return false;
-#endif
-  return mark_of(frame_function(frame)) == Mark::kNone && callees->accepts(frame_function(frame));
+  if (compat::is_traced(tstate)) return false;
+  return mark_of(function_of(frame)) == Mark::kNone && callees->accepts(function_of(frame));
 }
 
 // The frame that the evaluator from before has been given. Where that one was installed while ours was, and is here
@@ -108,7 +104,7 @@ enum class Way : uint8_t { kAsItIs, kTaken, kWithCallees };  // the last: it and
 Way way_of(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) noexcept {
   try {
     if (is_worth_taking(tstate, frame, throwflag)) return Way::kTaken;
-    const bool apart = disables_callees(frame_function(frame)) || kind_of(frame->f_code) == kWorksForItself;
+    const bool apart = disables_callees(function_of(frame)) || kind_of(code_of(frame)) == kWorksForItself;
     return apart ? Way::kWithCallees : Way::kAsItIs;
   } catch (const std::exception&) {  // no memory to look at it: its call is not to suffer
     return Way::kAsItIs;
@@ -126,15 +122,14 @@ PyObject* give_to(const FrameTaker& w, PyThreadState* tstate, _PyInterpreterFram
 
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   if (handed_on == frame) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
-  if (frame_taker != nullptr && frame_function(frame) == frame_taker->function &&
-      frame->owner == FRAME_OWNED_BY_THREAD) {
+  if (frame_taker != nullptr && function_of(frame) == frame_taker->function && frame->owner == FRAME_OWNED_BY_THREAD) {
     FrameTaker* w = std::exchange(frame_taker, nullptr);
     remove_hook();
     return give_to(*w, tstate, frame);
   }
   Interpreter* interpreter = active;
   if (interpreter == nullptr && callees != nullptr && !trace::internal_call()) {
-    if (left_alone == frame_function(frame)) {
+    if (left_alone == function_of(frame)) {
       left_alone = nullptr;
     } else if (const Way way = way_of(tstate, frame, throwflag); way == Way::kTaken) {
       return take_on(tstate, frame, *callees);
@@ -200,7 +195,7 @@ void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count
   std::vector<PyObject*> old(frame->localsplus, frame->localsplus + frame->stacktop);
   std::copy(slots, slots + count, frame->localsplus);
   frame->stacktop = static_cast<int>(count);
-  frame->prev_instr = _PyCode_CODE(frame->f_code) + next - 1;
+  compat::go_on_at(frame, next);
   for (PyObject* o : old) Py_XDECREF(o);
 }
 

@@ -1,28 +1,20 @@
-// CPython's internals as the frame stage needs them: the one place that includes them, and what differs between
-// versions.
+// CPython's internals as the frame stage needs them: what of them differs between versions is in compat.
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <frameobject.h>
-#include <structmember.h>
-#undef HAVE_STD_ATOMIC  // the internal headers' stdatomic.h does not compile as C++; the builtin-atomics path does
-#undef _PyGC_FINALIZED  // 3.12: a compatibility macro of the public headers collides with the internal function
-#ifndef Py_BUILD_CORE
-#define Py_BUILD_CORE 1
-#endif
-#include <internal/pycore_frame.h>
-#include <internal/pycore_genobject.h>
-#include <internal/pycore_interp.h>
-
 #include <utility>
 
-#if PY_VERSION_HEX >= 0x030C0000
-#define _PyEval_RequestCodeExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
-#define _PyCode_GetExtra PyUnstable_Code_GetExtra
-#define _PyCode_SetExtra PyUnstable_Code_SetExtra
-#endif
+#include "compat/dicts.h"
+#include "compat/frames.h"
+#include "compat/internals.h"
 
 namespace flashover::frame {
+
+using compat::code_of;
+using compat::current_frame;
+using compat::finish_frame;
+using compat::function_of;
+using compat::next_unit;
+using compat::type_dict;
+using compat::unit_of;
 
 // An owned reference.
 class Ref {
@@ -49,7 +41,7 @@ class Ref {
   PyObject* p_ = nullptr;
 };
 
-// Layouts that CPython keeps private, unchanged from 3.8 to 3.12.
+// Layouts that CPython keeps private, unchanged from 3.8 to 3.13.
 struct SuperLayout {
   PyObject ob_base;
   PyTypeObject* type;
@@ -103,24 +95,8 @@ struct DictViewLayout {
   PyDictObject* dict;
 };
 
-#if PY_VERSION_HEX >= 0x030C0000
-inline PyObject* frame_function(_PyInterpreterFrame* f) { return f->f_funcobj; }
-#else
-inline PyObject* frame_function(_PyInterpreterFrame* f) { return reinterpret_cast<PyObject*>(f->f_func); }
-#endif
-// Borrowed. Static builtin types keep theirs per interpreter from 3.12 on.
-inline PyObject* type_dict(PyTypeObject* t) {
-#if PY_VERSION_HEX >= 0x030C0000
-  PyObject* dict = PyType_GetDict(t);
-  Py_XDECREF(dict);
-  return dict;
-#else
-  return t->tp_dict;
-#endif
-}
 inline bool has_instance_dict(PyTypeObject* t) {
   return t->tp_dictoffset != 0 || (t->tp_flags & Py_TPFLAGS_MANAGED_DICT);
 }
-inline _PyInterpreterFrame* current_frame(PyThreadState* tstate) { return tstate->cframe->current_frame; }
 
 }  // namespace flashover::frame

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "compat/integers.h"
 #include "frame/interpret/instructions.h"
 #include "frame/observe.h"
 #include "guards/tensors.h"
@@ -133,21 +134,7 @@ PyObject* own_number(PyObject* number) {
     return made;
   }
   if (PyFloat_CheckExact(number)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
-  auto* from = reinterpret_cast<PyLongObject*>(number);
-#if PY_VERSION_HEX < 0x030C0000
-  const Py_ssize_t digits = std::max<Py_ssize_t>(1, std::abs(Py_SIZE(from)));
-  PyLongObject* made = _PyLong_New(digits);
-  if (made == nullptr) return nullptr;
-  std::memcpy(made->ob_digit, from->ob_digit, sizeof(digit) * static_cast<size_t>(digits));
-  Py_SET_SIZE(made, Py_SIZE(from));
-#else
-  const Py_ssize_t digits = std::max<Py_ssize_t>(1, static_cast<Py_ssize_t>(from->long_value.lv_tag >> 3));
-  PyLongObject* made = _PyLong_New(digits);
-  if (made == nullptr) return nullptr;
-  std::memcpy(made->long_value.ob_digit, from->long_value.ob_digit, sizeof(digit) * static_cast<size_t>(digits));
-  made->long_value.lv_tag = from->long_value.lv_tag;
-#endif
-  return reinterpret_cast<PyObject*>(made);
+  return compat::copy_of_int(number);
 }
 
 bool evaluate(const NumberProgram& p, PyObject* const* objects, ReadItem read, std::vector<PyObject*>& values) {

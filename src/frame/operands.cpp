@@ -1,7 +1,6 @@
 // Frames of other threads, the instructions they stand at, and the operands on their stacks.
 #include "frame/operands.h"
 
-#include <opcode.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -10,8 +9,9 @@
 #include <new>
 #include <thread>
 
+#include "compat/evaluator.h"
+#include "compat/opcodes.h"
 #include "frame/bytecode/depth.h"
-#include "frame/evaluator.h"
 #include "frame/fetched_error.h"
 
 namespace flashover::frame {
@@ -65,25 +65,25 @@ void add_arguments_of(PyObject* tuple, Objects& out) {
 }
 
 void add_operands(const _PyInterpreterFrame* f, bool innermost, Objects& out) {
-  if (!is_amid_instruction(f)) return;
-  const auto unit = f->prev_instr - _PyCode_CODE(f->f_code);
-  DecodedCode* code = decode(f->f_code);
+  if (!compat::is_amid_instruction(f)) return;
+  const int unit = unit_of(f);
+  DecodedCode* code = decode(code_of(f));
   if (code == nullptr) throw std::bad_alloc();
   if (unit < 0 || static_cast<size_t>(unit) >= code->instructions.size()) return;
   const BytecodeInstruction& in = code->instructions[static_cast<size_t>(unit)];
   const int count = operands_of(in);
   if (count == 0) return;
-  PyObject* const* const bottom = f->localsplus + f->f_code->co_nlocalsplus;
-  const std::vector<int32_t>* depths = stack_depths(f->f_code);
+  PyObject* const* const bottom = f->localsplus + code_of(f)->co_nlocalsplus;
+  const std::vector<int32_t>* depths = stack_depths(code_of(f));
   if (depths == nullptr) throw std::bad_alloc();
   const int depth = depths->empty() ? -1 : (*depths)[static_cast<size_t>(unit)];
-  if (depth < count || depth > f->f_code->co_stacksize) {  // not known: more than there is, then
-    out.insert(out.end(), bottom, bottom + f->f_code->co_stacksize);
+  if (depth < count || depth > code_of(f)->co_stacksize) {  // not known: more than there is, then
+    out.insert(out.end(), bottom, bottom + code_of(f)->co_stacksize);
     return;
   }
   PyObject* const* const first = bottom + depth - count;
   // A call that is done has its result there, and the thread waits for its turn.
-  const bool calls = is_call(in.op);
+  const bool calls = compat::is_call(in.op);
   if (calls && *first != nullptr && (in.op == CALL_FUNCTION_EX || !is_method_of_tensors(*first))) return;
   if (!calls || *first != nullptr) {
     out.insert(out.end(), first, first + count);
@@ -106,7 +106,7 @@ const Objects& operands_elsewhere(PyThreadState* self) {
   static Objects* const operands = new Objects;
   static unsigned long turn = 0;
   static bool known = false;
-  const unsigned long now = gil_state(self->interp).switch_number;
+  const unsigned long now = compat::gil_state(self->interp).switch_number;
   if (known && turn == now) return *operands;
   known = false;
   operands->clear();
@@ -133,7 +133,7 @@ bool alone(const PyThreadState* self) {
 class ShortTurns {
  public:
   explicit ShortTurns(PyThreadState* self)
-      : interval_(gil_state(self->interp).interval), before_(std::exchange(interval_, kShort)) {}
+      : interval_(compat::gil_state(self->interp).interval), before_(std::exchange(interval_, kShort)) {}
   ~ShortTurns() {
     if (interval_ == kShort) interval_ = before_;
   }

@@ -82,7 +82,7 @@ PyObject* make_generator(PyObject* function, PyObject* code, const std::vector<P
   if (!made) return nullptr;
   auto* g = reinterpret_cast<PyGenObject*>(made.get());
   auto* frame = PyGen_CheckExact(made.get()) ? reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe) : nullptr;
-  if (frame == nullptr || reinterpret_cast<PyObject*>(frame->f_code) != code) {
+  if (frame == nullptr || reinterpret_cast<PyObject*>(code_of(frame)) != code) {
     PyErr_SetString(PyExc_SystemError, "flashover: a generator could not be made again");
     return nullptr;
   }
@@ -111,11 +111,8 @@ PyObject* make_reduced(const ReconstructionStep& s, const Registers& r) {
 }
 
 bool is_of_itertools(PyObject* f) {
-#if PY_VERSION_HEX >= 0x030C0000
-  return PyType_Check(f) && std::strncmp(reinterpret_cast<PyTypeObject*>(f)->tp_name, "itertools.", 10) == 0;
-#else
-  return f == nullptr;
-#endif
+  return compat::kItertoolsWarn && PyType_Check(f) &&
+         std::strncmp(reinterpret_cast<PyTypeObject*>(f)->tp_name, "itertools.", 10) == 0;
 }
 
 bool append_to_deque(PyObject* deque, PyObject* item) {

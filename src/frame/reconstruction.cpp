@@ -78,11 +78,9 @@ Ref immutable_value(PyObject* o, PyTypeObject* base) {
 // itertools' objects complain from 3.12 on that they will not be copied one day.
 class QuietReduce {
  public:
-  explicit QuietReduce([[maybe_unused]] PyObject* o) {
-#if PY_VERSION_HEX >= 0x030C0000
-    if (std::strncmp(Py_TYPE(o)->tp_name, "itertools.", 10) == 0) entered_ = true;
+  explicit QuietReduce(PyObject* o)
+      : entered_(compat::kItertoolsWarn && std::strncmp(Py_TYPE(o)->tp_name, "itertools.", 10) == 0) {
     if (entered_) quiet_reduce(true);
-#endif
   }
   ~QuietReduce() {
     if (entered_) quiet_reduce(false);
@@ -90,7 +88,7 @@ class QuietReduce {
   QuietReduce(const QuietReduce&) = delete;
 
  private:
-  bool entered_ = false;
+  const bool entered_;
 };
 
 // The set that iterators find later has its items in the order that they have now: it is the same one, or it is made
@@ -390,15 +388,15 @@ bool is_live(const DecodedCode& code, PyCodeObject* co, int next, int local) {
 int32_t Reconstructor::make_generator(PyObject* o) {
   auto* g = reinterpret_cast<PyGenObject*>(o);
   auto* frame = reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe);
-  if (g->gi_frame_state != FRAME_SUSPENDED && g->gi_frame_state != FRAME_CREATED)
+  if (!compat::is_suspended(g) && g->gi_frame_state != FRAME_CREATED)
     throw Declined("a generator that is running or has ended");
   if (g->gi_exc_state.exc_value != nullptr && g->gi_exc_state.exc_value != Py_None)
     throw Declined("a generator in an exception handler");
-  PyCodeObject* co = frame->f_code;
+  PyCodeObject* co = code_of(frame);
   const DecodedCode* code = decode(co);
-  const int next = static_cast<int>(frame->prev_instr - _PyCode_CODE(co)) + 1;
+  const int next = next_unit(frame);
   if (code == nullptr) throw Declined("out of memory");
-  std::vector<int32_t> items{make(frame_function(frame)), make(reinterpret_cast<PyObject*>(co))};
+  std::vector<int32_t> items{make(function_of(frame)), make(reinterpret_cast<PyObject*>(co))};
   const bool all = reads_its_locals(co);
   for (int i = 0; i < frame->stacktop; ++i) {
     PyObject* slot = frame->localsplus[i];
@@ -499,7 +497,7 @@ int32_t Reconstructor::make_array_method(PyObject* o) {
 int32_t Reconstructor::make_traceback(PyObject* o) {
   auto* tb = reinterpret_cast<PyTracebackObject*>(o);
   PyFrameObject* frame = tb->tb_frame;
-  if (tb->tb_next != nullptr && is_code_of_ours(frame->f_frame->f_code))
+  if (tb->tb_next != nullptr && is_code_of_ours(code_of(frame->f_frame)))
     return make(reinterpret_cast<PyObject*>(tb->tb_next));
   Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
   Ref globals = Ref::borrow(frame->f_frame->f_globals);

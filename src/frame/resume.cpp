@@ -37,23 +37,21 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
     if (fresh) run.least = 0;
     fresh = false;
     TakeCallees callees(&c);
-    if (decode(frame->f_code) == nullptr) return _PyEval_EvalFrameDefault(tstate, frame, 1);
+    if (decode(code_of(frame)) == nullptr) return _PyEval_EvalFrameDefault(tstate, frame, 1);
     PyObject* value = plain().step(tstate, frame, run);
     if (!run.stopped) return value;
-    _Py_CODEUNIT* const first = _PyCode_CODE(frame->f_code);
     // What is compiled begins with a frame of the function, which has other code by now.
-    const bool replaced = PyFunction_GET_CODE(frame_function(frame)) != reinterpret_cast<PyObject*>(frame->f_code);
+    const bool replaced = PyFunction_GET_CODE(function_of(frame)) != reinterpret_cast<PyObject*>(code_of(frame));
     further.clear();
     // What the frame holds, kept alive also if the frame should change under the compiler.
     PyObject* handled = tstate->exc_info->exc_value;
     std::vector<PyObject*> slots(frame->localsplus, frame->localsplus + frame->stacktop);
-    slots.push_back(frame_function(frame));
+    slots.push_back(function_of(frame));
     slots.push_back(handled == nullptr ? Py_None : handled);
     for (PyObject* o : slots) Py_XINCREF(o);
-    const CaptureRequest request{frame_function(frame), slots.data(), slots.size(),
-                                 static_cast<int32_t>(frame->prev_instr - first) + 1, true};
+    const CaptureRequest request{function_of(frame), slots.data(), slots.size(), next_unit(frame), true};
     value = nullptr;
-    PyObject* const code = reinterpret_cast<PyObject*>(frame->f_code);
+    PyObject* const code = reinterpret_cast<PyObject*>(code_of(frame));
     auto outcome = Continuations::Outcome::kRaised;
     try {
       if (!run.unknown && !replaced)
@@ -72,16 +70,16 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
       case Continuations::Outcome::kNotTaken:
         return _PyEval_EvalFrameDefault(tstate, frame, 0);
       case Continuations::Outcome::kRaised:
-        ++frame->prev_instr;  // raised by the instruction that it was to go on with, which may be the first of a try
+        compat::go_on_at(
+            frame, next_unit(frame) +
+                       1);  // raised by the instruction that it was to go on with, which may be the first of a try
         return _PyEval_EvalFrameDefault(tstate, frame, 1);
       case Continuations::Outcome::kReturned:
-        while (frame->stacktop > frame->f_code->co_nlocalsplus) {
+        while (frame->stacktop > code_of(frame)->co_nlocalsplus) {
           PyObject* o = frame->localsplus[--frame->stacktop];
           Py_XDECREF(o);
         }
-#if PY_VERSION_HEX >= 0x030C0000
         finish_frame(tstate, frame);
-#endif
         return value;
       case Continuations::Outcome::kBroke:
         load(frame, further.front());

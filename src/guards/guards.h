@@ -55,7 +55,7 @@ class GuardProgram {
 };
 
 // The version that the interpreter gives a dict made now. If it has moved by kDictTick since it was read last, no dict
-// at all was made or changed in between.
+// at all was made or changed in between. 0: the interpreter does not say.
 uint64_t dict_clock();
 
 // required: sources whose objects the caller needs on each call (graph inputs, reconstruction and effect targets).

@@ -128,36 +128,6 @@ bool has_special_methods(PyTypeObject* type, PyObject* methods) {
   return true;
 }
 
-PyObject* type_dict(PyTypeObject* type) {
-#if PY_VERSION_HEX >= 0x030C0000
-  PyObject* dict = PyType_GetDict(type);
-  Py_XDECREF(dict);  // the type holds it
-  return dict;
-#else
-  return type->tp_dict;
-#endif
-}
-
-#if PY_VERSION_HEX >= 0x030C0000
-namespace {
-uint64_t changes = 0;  // GIL held
-int on_change(PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) noexcept {
-  ++changes;
-  return 0;
-}
-}  // namespace
-bool watch_dict(PyObject* dict) {
-  static const int id = PyDict_AddWatcher(on_change);  // there are eight
-  if (id >= 0 && PyDict_Watch(id, dict) == 0) return true;
-  PyErr_Clear();
-  return false;
-}
-uint64_t watched_changes() { return changes; }
-#else
-bool watch_dict(PyObject*) { return false; }
-uint64_t watched_changes() { return 0; }
-#endif
-
 uint32_t armed_type_tag(PyTypeObject* type) {
   if (uint32_t tag = type_tag(type)) return tag;
   static PyObject* name = PyUnicode_InternFromString("__class__");

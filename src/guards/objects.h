@@ -1,5 +1,5 @@
 // Reading CPython objects without running Python code: the version tags, dict pointers and raw slots that guards
-// compare. Everything that depends on the interpreter's version is in this header and objects.cpp.
+// compare.
 #pragma once
 #include <Python.h>
 
@@ -7,40 +7,17 @@
 #include <cstdint>
 #include <string>
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030D0000
-#error "guards/objects.h knows CPython 3.11 and 3.12"
-#endif
+#include "compat/dicts.h"
 
 namespace flashover::guards {
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-// Unique over all dicts and all times; any change of keys, order of insertion or values moves it. 3.12 keeps watcher
-// bits in the low byte.
-inline uint64_t dict_tag(PyObject* dict) {
-  uint64_t tag = reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
-#if PY_VERSION_HEX >= 0x030C0000
-  tag &= ~uint64_t{0xFF};
-#endif
-  return tag;
-}
-// Eight bytes that change whenever the tag does: on 3.12 without the watchers' byte (but with one of the next member,
-// which changes along with the tag, or for nothing).
-inline const void* dict_tag_word(PyObject* dict) {
-  const auto* tag = reinterpret_cast<const char*>(&reinterpret_cast<PyDictObject*>(dict)->ma_version_tag);
-  return PY_VERSION_HEX >= 0x030C0000 ? tag + 1 : tag;
-}
-#pragma GCC diagnostic pop
+using compat::dict_tag;
+using compat::dict_tag_word;
+using compat::type_dict;
+using compat::type_tag;
+using compat::watch_dict;
+using compat::watched_changes;
 
-// The interpreter says when a watched dict is about to change or to die (3.12 on; 3.11 watches nothing).
-bool watch_dict(PyObject* dict);
-uint64_t watched_changes();  // of all watched dicts, so far
-
-// Unique over all types and all times while nonzero; moves when an attribute of the type or of a base changes.
-// 0: the type has none now (see armed_type_tag).
-inline uint32_t type_tag(PyTypeObject* type) {
-  return (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
-}
 // Eight bytes that change whenever it does, if tp_flags do not.
 inline const void* type_tag_word(PyTypeObject* type) {
   static_assert(sizeof(type->tp_version_tag) == 4 &&
@@ -53,8 +30,6 @@ uint32_t armed_type_tag(PyTypeObject* type);  // assigns one if the interpreter 
 // elsewhere. Only meaningful once the dict exists.
 std::ptrdiff_t dict_slot(PyObject* object);
 PyObject* instance_dict(PyObject* object);  // borrowed, made if it is not there yet; null if the type has none
-
-PyObject* type_dict(PyTypeObject* type);  // borrowed
 
 // The address of attribute `name` if it is a plain member slot (__slots__, func.__code__, method.__self__ ...), else
 // null. An empty slot reads as None where the attribute does.

@@ -478,7 +478,9 @@ class CompiledGuards final : public GuardProgram, private ProgramState {
         for (SourceId child : table_.children_of(id))
           if (const Verdict v = recheck_child(child, args); v != Verdict::kYes) return v;
       }
-      watched_ = watched_ && watch_dict(static_cast<PyObject*>(i.a));  // it may be another one at the old address
+      auto* dict = static_cast<PyObject*>(i.a);  // it may be another one at the old address
+      if (!compat::tag_all_changes(dict)) return Verdict::kUnsure;
+      watched_ = watched_ && watch_dict(dict);
       return Verdict::kYes;
     }
     if (i.op == GuardOp::kType) return recheck_type(s, i, args);
@@ -543,11 +545,7 @@ class CompiledGuards final : public GuardProgram, private ProgramState {
 
 }  // namespace
 
-#if PY_VERSION_HEX >= 0x030C0000
-const uint64_t kDictTick = 256;  // the low byte is the watchers'
-#else
-const uint64_t kDictTick = 1;
-#endif
+const uint64_t kDictTick = compat::kDictTick;
 
 std::string Failure::text() const {
   if (guard.empty()) return "";
@@ -555,6 +553,7 @@ std::string Failure::text() const {
 }
 
 uint64_t dict_clock() {
+  if (!compat::kTagsAreAClock) return 0;
   PyObject* dict = PyDict_New();
   if (!dict) {
     PyErr_Clear();

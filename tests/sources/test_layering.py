@@ -18,16 +18,17 @@ ALLOWED = {
     "planner": {"base", "sym", "ops", "target", "graph", "plan", "loops"},
     "kernel": {"base", "sym", "ops", "target", "graph", "plan", "loops"},
     "compile": {"base", "sym", "ops", "target", "graph", "plan", "loops", "planner", "kernel"},
+    "compat": set(),
     "torch": {"base", "sym", "ops"},
     "cpu_kernels": {"base", "sym", "ops", "target", "torch"},
     "run": {"base", "sym", "ops", "target", "plan", "torch", "cpu_kernels"},
     "eager": {"base", "sym", "ops", "graph", "torch"},
-    "trace": {"base", "sym", "ops", "graph", "torch", "eager"},
-    "guards": {"base", "sym", "ops", "torch"},
-    "frame": {"base", "sym", "ops", "graph", "guards", "trace"},
+    "trace": {"base", "compat", "sym", "ops", "graph", "torch", "eager"},
+    "guards": {"base", "compat", "sym", "ops", "torch"},
+    "frame": {"base", "compat", "sym", "ops", "graph", "guards", "trace"},
     "entry": {
         *("base", "sym", "ops", "target", "graph", "plan", "planner", "compile", "torch", "run", "eager", "trace"),
-        *("guards", "frame"),
+        *("compat", "guards", "frame"),
     },
 }
 PURE = {"base", "sym", "ops", "target", "graph", "plan", "loops", "planner", "kernel", "compile"}

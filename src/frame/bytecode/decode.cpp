@@ -1,13 +1,11 @@
 // Decodes a code object once and keeps the result in the code object's extra slot.
 #include "frame/bytecode/decode.h"
 
-#include <opcode.h>
-
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "frame/bytecode/caches.h"
+#include "compat/opcodes.h"
 
 namespace flashover::frame {
 namespace {
@@ -60,7 +58,7 @@ DecodedCode* decode(PyCodeObject* code) {
     BytecodeInstruction& in = decoded->instructions[static_cast<size_t>(i)];
     in.op = raw[2 * i];
     in.arg = (extended << 8) | raw[2 * i + 1];
-    in.skip = kInlineCaches[in.op];
+    in.skip = compat::kInlineCaches[in.op];
     if (in.op == EXTENDED_ARG) {  // does nothing: the next instruction already has the whole argument
       extended = in.arg;
     } else {
@@ -130,7 +128,7 @@ const Handler* handler_at(const DecodedCode& code, int unit) {
 
 Flow flow_of(const BytecodeInstruction& in, int pc) {
   const int after = pc + 1 + in.skip, arg = static_cast<int>(in.arg);
-  switch (in.op) {
+  switch (const int op = in.op; op) {
     case JUMP_FORWARD:
       return {false, after + arg};
     case JUMP_BACKWARD:
@@ -139,49 +137,53 @@ Flow flow_of(const BytecodeInstruction& in, int pc) {
     case RETURN_VALUE:
     case RAISE_VARARGS:
     case RERAISE:
-#if PY_VERSION_HEX >= 0x030C0000
     case RETURN_CONST:
-#endif
       return {false, -1};
     case FOR_ITER:
     case SEND:
-#if PY_VERSION_HEX < 0x030C0000
     case POP_JUMP_FORWARD_IF_FALSE:
     case POP_JUMP_FORWARD_IF_TRUE:
     case POP_JUMP_FORWARD_IF_NONE:
     case POP_JUMP_FORWARD_IF_NOT_NONE:
     case JUMP_IF_FALSE_OR_POP:
     case JUMP_IF_TRUE_OR_POP:
-#else
     case POP_JUMP_IF_FALSE:
     case POP_JUMP_IF_TRUE:
     case POP_JUMP_IF_NONE:
     case POP_JUMP_IF_NOT_NONE:
-#endif
       return {true, after + arg};
-#if PY_VERSION_HEX < 0x030C0000
     case POP_JUMP_BACKWARD_IF_FALSE:
     case POP_JUMP_BACKWARD_IF_TRUE:
     case POP_JUMP_BACKWARD_IF_NONE:
     case POP_JUMP_BACKWARD_IF_NOT_NONE:
       return {true, after - arg};
-#endif
     default:
       return {};
   }
 }
 
+namespace {
+
+LocalUse use_of_two(const BytecodeInstruction& in, int local) {
+  const bool first = compat::first_local_of(static_cast<int>(in.arg)) == local;
+  if (!first && compat::second_local_of(static_cast<int>(in.arg)) != local) return LocalUse::kNone;
+  if (in.op == LOAD_FAST_LOAD_FAST || (in.op == STORE_FAST_LOAD_FAST && !first)) return LocalUse::kReads;
+  return LocalUse::kWrites;  // of STORE_FAST_LOAD_FAST the first one is written before the second is read
+}
+
+}  // namespace
+
 LocalUse local_use(const BytecodeInstruction& in, int local) {
+  if (in.op == LOAD_FAST_LOAD_FAST || in.op == STORE_FAST_LOAD_FAST || in.op == STORE_FAST_STORE_FAST)
+    return use_of_two(in, local);
   if (static_cast<int>(in.arg) != local) return LocalUse::kNone;
-  switch (in.op) {
+  switch (const int op = in.op; op) {
     case LOAD_FAST:
     case LOAD_CLOSURE:
     case DELETE_FAST:
     case MAKE_CELL:
-#if PY_VERSION_HEX >= 0x030C0000
     case LOAD_FAST_CHECK:
     case LOAD_FAST_AND_CLEAR:
-#endif
       return LocalUse::kReads;
     case STORE_FAST:
       return LocalUse::kWrites;

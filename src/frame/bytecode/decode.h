@@ -9,7 +9,7 @@
 namespace flashover::frame {
 
 struct BytecodeInstruction {
-  uint8_t op = 0;
+  int16_t op = 0;
   uint8_t skip = 0;  // inline cache entries that follow
   uint32_t arg = 0;
 };

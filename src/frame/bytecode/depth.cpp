@@ -1,9 +1,9 @@
 // The depth of the value stack before each instruction, by following every jump.
 #include "frame/bytecode/depth.h"
 
-#include <opcode.h>
-
 #include <memory>
+
+#include "compat/opcodes.h"
 
 namespace flashover::frame {
 namespace {
@@ -11,11 +11,10 @@ namespace {
 int effect_of(const BytecodeInstruction& in, bool jumps) {
   const int arg = static_cast<int>(in.arg);
   if (in.op == RETURN_GENERATOR) return 1;  // what is sent first
-#if PY_VERSION_HEX < 0x030C0000
-  // The compiler counts a call's arguments as gone at its first half; they lie there until the second is done.
-  if (in.op == PRECALL) return 0;
-  if (in.op == CALL) return -1 - arg;
-#endif
+  if (compat::kTwoHalvesOfCalls) {
+    if (in.op == PRECALL) return 0;
+    if (in.op == CALL) return -1 - arg;
+  }
   return PyCompile_OpcodeStackEffectWithJump(in.op, in.op >= HAVE_ARGUMENT ? arg : 0, jumps ? 1 : 0);
 }
 
@@ -64,30 +63,28 @@ const std::vector<int32_t>* stack_depths(PyCodeObject* code) {
 
 int operands_of(const BytecodeInstruction& in) {
   const int arg = static_cast<int>(in.arg);
-  switch (in.op) {
-#if PY_VERSION_HEX < 0x030C0000
+  switch (const int op = in.op; op) {
     case PRECALL:
-#endif
     case CALL:
       return arg + 2;
+    case CALL_KW:
+      return arg + 3;
     case CALL_FUNCTION_EX:
       return 3 + (arg & 1);
     case STORE_SUBSCR:
-#if PY_VERSION_HEX >= 0x030C0000
     case BINARY_SLICE:
     case LOAD_SUPER_ATTR:
-#endif
       return 3;
-#if PY_VERSION_HEX >= 0x030C0000
     case STORE_SLICE:
       return 4;
-#endif
     case BINARY_OP:
     case BINARY_SUBSCR:
     case DELETE_SUBSCR:
     case COMPARE_OP:
     case CONTAINS_OP:
     case STORE_ATTR:
+    case FORMAT_WITH_SPEC:
+    case SET_FUNCTION_ATTRIBUTE:
       return 2;
     case FORMAT_VALUE:
       return (arg & 4) != 0 ? 2 : 1;
@@ -102,7 +99,6 @@ int operands_of(const BytecodeInstruction& in) {
     case UNPACK_EX:
     case LIST_EXTEND:
     case SET_UPDATE:
-#if PY_VERSION_HEX < 0x030C0000
     case UNARY_POSITIVE:
     case LOAD_METHOD:
     case POP_JUMP_FORWARD_IF_FALSE:
@@ -111,10 +107,11 @@ int operands_of(const BytecodeInstruction& in) {
     case POP_JUMP_BACKWARD_IF_TRUE:
     case JUMP_IF_FALSE_OR_POP:
     case JUMP_IF_TRUE_OR_POP:
-#else
     case POP_JUMP_IF_FALSE:
     case POP_JUMP_IF_TRUE:
-#endif
+    case TO_BOOL:
+    case CONVERT_VALUE:
+    case FORMAT_SIMPLE:
       return 1;
     default:
       return 0;

@@ -1,5 +1,5 @@
 // Tensors that only decide between going on and raising: the program is taken to go on, and the graph checks it.
-#include <opcode.h>
+#include "compat/opcodes.h"
 
 #include <unordered_set>
 #include <vector>
@@ -37,7 +37,7 @@ bool only_raises(const DecodedCode& code, int pc) {
 // and the program goes on or raises.
 bool Interpreter::is_only_checked(bool floating, bool* compared) {
   if (!assumes || top_ == nullptr) return false;
-  const DecodedCode& code = *decode(top_->frame->f_code);
+  const DecodedCode& code = *decode(code_of(top_->frame));
   const auto count = static_cast<int>(code.instructions.size());
   int pc = top_->next;
   if (pc >= count) return false;
@@ -45,7 +45,7 @@ bool Interpreter::is_only_checked(bool floating, bool* compared) {
   *compared = at(pc).op == LOAD_CONST || at(pc).op == LOAD_FAST;
   if (*compared) {
     const auto index = static_cast<Py_ssize_t>(at(pc).arg);
-    PyObject* other = at(pc).op == LOAD_CONST ? PyTuple_GET_ITEM(top_->frame->f_code->co_consts, index)
+    PyObject* other = at(pc).op == LOAD_CONST ? PyTuple_GET_ITEM(code_of(top_->frame)->co_consts, index)
                                               : top_->frame->localsplus[index];
     // A whole number and a fraction would be compared as float32.
     if (other == nullptr ||
@@ -56,14 +56,15 @@ bool Interpreter::is_only_checked(bool floating, bool* compared) {
     pc += 1 + at(pc).skip;
     if (pc >= count) return false;
   }
-  switch (at(pc).op) {
-#if PY_VERSION_HEX < 0x030C0000
+  if (at(pc).op == TO_BOOL) {
+    pc += 1 + at(pc).skip;
+    if (pc >= count) return false;
+  }
+  switch (const int op = at(pc).op; op) {
     case POP_JUMP_FORWARD_IF_FALSE:
     case POP_JUMP_FORWARD_IF_TRUE:
-#else
     case POP_JUMP_IF_FALSE:
     case POP_JUMP_IF_TRUE:
-#endif
       return only_raises(code, pc + 1 + at(pc).skip) || only_raises(code, flow_of(at(pc), pc).target);
     default:
       return false;
@@ -74,23 +75,20 @@ bool Interpreter::is_only_checked(bool floating, bool* compared) {
 // on and raising.
 int Interpreter::expected_truth(PyObject* called, const DecodedCode& code, int next) {
   if (called != nullptr && PyFunction_Check(called) && called == of_module("torch", "_check")) return 1;
-  if (next >= static_cast<int>(code.instructions.size())) return -1;
+  const auto count = static_cast<int>(code.instructions.size());
+  if (next < count && code.instructions[static_cast<size_t>(next)].op == TO_BOOL)
+    next += 1 + code.instructions[static_cast<size_t>(next)].skip;
+  if (next >= count) return -1;
   const BytecodeInstruction& in = code.instructions[static_cast<size_t>(next)];
   bool jumps_when = false;
-  switch (in.op) {
-#if PY_VERSION_HEX < 0x030C0000
+  switch (const int op = in.op; op) {
     case POP_JUMP_FORWARD_IF_FALSE:
-      break;
-    case POP_JUMP_FORWARD_IF_TRUE:
-      jumps_when = true;
-      break;
-#else
     case POP_JUMP_IF_FALSE:
       break;
+    case POP_JUMP_FORWARD_IF_TRUE:
     case POP_JUMP_IF_TRUE:
       jumps_when = true;
       break;
-#endif
     default:
       return -1;
   }
@@ -111,6 +109,14 @@ int Interpreter::truth_for_jump(PyObject* o, const DecodedCode& code, int next, 
   const int result = truth(o);
   trace::assumption().truth = -1;
   return result;
+}
+
+// What a jump at `next` decides by, if there is one.
+int Interpreter::truth_before(PyObject* o, const DecodedCode& code, int next) {
+  if (next >= static_cast<int>(code.instructions.size())) return truth(o);
+  const BytecodeInstruction& in = code.instructions[static_cast<size_t>(next)];
+  if (in.op != POP_JUMP_IF_FALSE && in.op != POP_JUMP_IF_TRUE) return truth(o);
+  return truth_for_jump(o, code, next + 1 + in.skip, flow_of(in, next).target, in.op == POP_JUMP_IF_TRUE);
 }
 
 }  // namespace flashover::frame

@@ -76,7 +76,7 @@ PyObject* compiling_flag() {
 // arithmetic, and a tensor as alpha would be read.)
 bool asks_as_eager(const ActiveFrame* caller) {
   if (caller == nullptr) return false;
-  const PyCodeObject* code = caller->frame->f_code;
+  const PyCodeObject* code = code_of(caller->frame);
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr || std::strstr(file, "/torch/optim/") == nullptr) {
     PyErr_Clear();

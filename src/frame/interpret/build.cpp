@@ -1,4 +1,5 @@
 // Instructions that make strings, containers and functions, add to them and take them apart.
+#include "compat/opcodes.h"
 #include "frame/interpret/instructions.h"
 
 namespace flashover::frame {
@@ -109,15 +110,20 @@ int dict_merge(Interpreter& in, PyObject* dict, PyObject* items, PyObject* funct
   return -1;
 }
 
+void set_function_attribute(PyObject* f, int which, PyObject* value) {
+  auto* function = reinterpret_cast<PyFunctionObject*>(f);
+  if (which & 8) function->func_closure = value;
+  if (which & 4) function->func_annotations = value;
+  if (which & 2) function->func_kwdefaults = value;
+  if (which & 1) function->func_defaults = value;
+}
+
 PyObject* make_function(Interpreter& in, _PyInterpreterFrame* frame, int flags, PyObject*** sp) {
   Ref code = Ref::steal(*--*sp);
   PyObject* f = PyFunction_New(code.get(), frame->f_globals);
   if (f == nullptr) return nullptr;
-  auto* function = reinterpret_cast<PyFunctionObject*>(f);
-  if (flags & 8) function->func_closure = *--*sp;
-  if (flags & 4) function->func_annotations = *--*sp;
-  if (flags & 2) function->func_kwdefaults = *--*sp;
-  if (flags & 1) function->func_defaults = *--*sp;
+  for (const int which : {8, 4, 2, 1})
+    if (!compat::kFunctionsGetAttributesLater && (flags & which)) set_function_attribute(f, which, *--*sp);
   if (!in.plain) in.recorder.fresh_function(f);
   return f;
 }
@@ -159,32 +165,48 @@ bool is_iterable_argument(PyObject* f, PyObject* args) {
   return false;
 }
 
-PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec) {
-  if (!in.plain && in.recorder.numbers.any()) {
-    if (PyObject* known = in.recorder.numbers.format(v, conversion, spec)) return known;
-    if (conversion != 3 && spec == nullptr && !in.recorder.is_old(v))
-      if (PyObject* known = in.recorder.numbers.format_items(v)) return known;
-    in.recorder.numbers.read_deep(v);
-    if (spec != nullptr) in.recorder.numbers.read(spec);
-  }
-  if (PyUnicode_CheckExact(v) && conversion != 2 && spec == nullptr && conversion != 3) return Py_NewRef(v);
+namespace {
+
+// The numbers that are read where one of `v` is not known to be such.
+PyObject* known_format(Interpreter& in, PyObject* v, int conversion, PyObject* spec) {
+  if (in.plain || !in.recorder.numbers.any()) return nullptr;
+  if (PyObject* known = in.recorder.numbers.format(v, conversion, spec)) return known;
+  if (conversion != 3 && spec == nullptr && !in.recorder.is_old(v))
+    if (PyObject* known = in.recorder.numbers.format_items(v)) return known;
+  in.recorder.numbers.read_deep(v);
+  if (spec != nullptr) in.recorder.numbers.read(spec);
+  return nullptr;
+}
+
+PyObject* converted(Interpreter& in, PyObject* v, int conversion) {
   in.consume(v);
-  Ref value = Ref::borrow(v);
   switch (conversion) {
     case 1:
       in.look_special(v, "__str__");
-      value = Ref::steal(PyObject_Str(v));
-      break;
+      return PyObject_Str(v);
     case 2:
       in.look_special(v, "__repr__");
-      value = Ref::steal(PyObject_Repr(v));
-      break;
-    case 3:
-      value = Ref::steal(PyObject_ASCII(v));
-      break;
+      return PyObject_Repr(v);
     default:
-      in.look_special(v, "__format__");
-      break;
+      return PyObject_ASCII(v);
+  }
+}
+
+}  // namespace
+
+PyObject* convert_value(Interpreter& in, PyObject* v, int conversion) {
+  if (PyObject* known = known_format(in, v, conversion, nullptr)) return known;
+  if (PyUnicode_CheckExact(v) && conversion == 1) return Py_NewRef(v);
+  return converted(in, v, conversion);
+}
+
+PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec) {
+  if (PyObject* known = known_format(in, v, conversion, spec)) return known;
+  if (PyUnicode_CheckExact(v) && conversion <= 1 && spec == nullptr) return Py_NewRef(v);
+  Ref value = conversion != 0 ? Ref::steal(converted(in, v, conversion)) : Ref::borrow(v);
+  if (conversion == 0) {
+    in.consume(v);
+    in.look_special(v, "__format__");
   }
   if (!value) return nullptr;
   if (PyUnicode_CheckExact(value.get()) && spec == nullptr) return value.release();

@@ -172,7 +172,7 @@ bool CallHandlers::marked(Interpreter& in, const PythonCall& c, PyObject** resul
   if (mark == Mark::kNone) return false;
   // torch.optim asks for a break around each step, for the sake of another compiler's bookkeeping.
   const bool step =
-      mark == Mark::kDisallow && c.count() == 0 && in.top_ != nullptr && is_optimizer_wrapper(in.top_->frame->f_code);
+      mark == Mark::kDisallow && c.count() == 0 && in.top_ != nullptr && is_optimizer_wrapper(code_of(in.top_->frame));
   *result = step ? Py_NewRef(Py_None) : in.call_marked(mark, c.f, c.args, c.nargs, c.kwnames);
   return true;
 }

@@ -1,10 +1,9 @@
 // The instruction loop. It stands in for CPython's evaluator on the real, linked frame: the stack, locals and
 // prev_instr are the frame's own, so tracebacks, super(), warnings and sys._getframe see what they would see otherwise.
-#include <opcode.h>
-
 #include <algorithm>
 
 #include "base/boundary.h"
+#include "compat/opcodes.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/plain_stop.h"
@@ -15,37 +14,6 @@ namespace flashover::frame {
 namespace {
 
 constexpr int kSignalPollInterval = 256;
-
-// Links the frame as the thread's current one for as long as it runs.
-class Linked {
- public:
-  Linked(PyThreadState* tstate, _PyInterpreterFrame* frame) : tstate_(tstate) {
-    _PyCFrame* outer = tstate->cframe;
-#if PY_VERSION_HEX < 0x030C0000
-    cframe_.use_tracing = outer->use_tracing;
-    frame->is_entry = true;
-#endif
-    cframe_.previous = outer;
-    frame->previous = outer->current_frame;
-    cframe_.current_frame = frame;
-    tstate->cframe = &cframe_;
-  }
-  ~Linked() { leave(); }
-  void leave() {
-    if (std::exchange(left_, true)) return;
-    tstate_->cframe = cframe_.previous;
-#if PY_VERSION_HEX < 0x030C0000
-    tstate_->cframe->use_tracing = cframe_.use_tracing;
-#endif
-  }
-  Linked(const Linked&) = delete;
-  Linked& operator=(const Linked&) = delete;
-
- private:
-  PyThreadState* tstate_;
-  _PyCFrame cframe_;
-  bool left_ = false;
-};
 
 // The default device's mode, through which all of torch's own functions go while there is one. C code calls it, and
 // hands on what it gives as what the function itself gave.
@@ -103,8 +71,9 @@ PyObject* Interpreter::call_from(ActiveFrame& act, int next, PyObject** base, in
   act.next = next;
   tail_ = true;
   const size_t nargs = static_cast<size_t>(count) - keyword_count(kwnames);
-  PyObject* result =
-      base[0] != nullptr ? call(base[0], base + 1, nargs + 1, kwnames) : call(base[1], base + 2, nargs, kwnames);
+  PyObject* const callable = compat::kCallableFirst || base[0] != nullptr ? base[0] : base[1];
+  const bool method = (compat::kCallableFirst ? base[1] : base[0]) != nullptr;
+  PyObject* result = method ? call(callable, base + 1, nargs + 1, kwnames) : call(callable, base + 2, nargs, kwnames);
   tail_ = false;
   return result;
 }
@@ -136,6 +105,12 @@ PyObject* Interpreter::call_spread_from(ActiveFrame& act, int next, PyObject** s
     if (made == nullptr) goto error; \
     *sp++ = made;                    \
   } while (false)
+#define PUSH_CALLABLE(v)                        \
+  do {                                          \
+    if (!compat::kCallableFirst) PUSH(nullptr); \
+    PUSH(v);                                    \
+    if (compat::kCallableFirst) PUSH(nullptr);  \
+  } while (false)
 #define PUSH_TRUTH(v) PUSH(Py_NewRef((v) ? Py_True : Py_False))
 #define CHECK(status) \
   if ((status) < 0) goto error
@@ -148,17 +123,16 @@ PyObject* Interpreter::call_spread_from(ActiveFrame& act, int next, PyObject** s
 #define NAME(i) PyTuple_GET_ITEM(names, i)
 
 PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run) {
-  PyCodeObject* const co = frame->f_code;
+  PyCodeObject* const co = code_of(frame);
   DecodedCode* const code = decode(co);
-  Linked linked(tstate, frame);
+  compat::Linked linked(tstate, frame);
   PyObject** const locals = frame->localsplus;
   PyObject** const stack = locals + co->co_nlocalsplus;
   PyObject** sp = locals + frame->stacktop;
-  _Py_CODEUNIT* const first = _PyCode_CODE(co);
   const BytecodeInstruction* const instructions = code->instructions.data();
   PyObject* const names = co->co_names;
   PyObject* const consts = co->co_consts;
-  int pc = static_cast<int>(frame->prev_instr - first) + 1;
+  int pc = next_unit(frame);
   int polls = 0;
   int current = pc - 1;  // the instruction that runs; a RERAISE makes prev_instr point elsewhere
   PyObject* kwnames = nullptr;
@@ -179,14 +153,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
   else
     act.stop = run->least + 1;
   bool deep = Py_EnterRecursiveCall("");
-#if PY_VERSION_HEX >= 0x030C0000
-  if (!deep && tstate->py_recursion_remaining-- <= 1) {
-    ++tstate->py_recursion_remaining;
+  if (!deep && !compat::enter_python_call(tstate)) {
     Py_LeaveRecursiveCall();
-    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded");
     deep = true;
   }
-#endif
   frame->stacktop = -1;  // the collector must not look at the stack while it moves
   if (deep) goto leave;
 
@@ -220,25 +190,21 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           ++act.stop;
         }
-        frame->prev_instr = first + pc;
+        compat::stand_at(frame, pc);
         current = pc;
         pc += 1 + in.skip;
         if (gives_way && !ending_.aborted && signal_waits()) [[unlikely]] {
           abort("a signal came");
           goto error;
         }
-        switch (in.op) {
+        switch (const int op = in.op; op) {
           case NOP:
           case EXTENDED_ARG:
           case RESUME:
-#if PY_VERSION_HEX < 0x030C0000
           case PRECALL:
-#endif
             break;
           case LOAD_CLOSURE:
-#if PY_VERSION_HEX >= 0x030C0000
           case LOAD_FAST_CHECK:
-#endif
           case LOAD_FAST: {
             PyObject* v = locals[arg];
             if (v == nullptr) {
@@ -249,6 +215,12 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             PUSH(Py_NewRef(locals[arg]));
             break;
           }
+          case LOAD_FAST_LOAD_FAST:  // the compiler knows both bound
+            for (const int i : {compat::first_local_of(arg), compat::second_local_of(arg)}) {
+              if (lazy != nullptr && lazy[i]) touch(static_cast<size_t>(i), co, locals[i]);
+              PUSH(Py_NewRef(locals[i]));
+            }
+            break;
           case LOAD_CONST:
             PUSH(Py_NewRef(PyTuple_GET_ITEM(consts, arg)));
             break;
@@ -257,6 +229,22 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             locals[arg] = POP();
             if (lazy != nullptr) lazy[arg] = 0;
             Py_XDECREF(old);
+            break;
+          }
+          case STORE_FAST_LOAD_FAST:
+          case STORE_FAST_STORE_FAST: {
+            const int one = compat::first_local_of(arg), other = compat::second_local_of(arg);
+            PyObject* old = std::exchange(locals[one], POP());
+            if (lazy != nullptr) lazy[one] = 0;
+            Py_XDECREF(old);
+            if (op == STORE_FAST_STORE_FAST) {
+              old = std::exchange(locals[other], POP());
+              if (lazy != nullptr) lazy[other] = 0;
+              Py_XDECREF(old);
+              break;
+            }
+            if (lazy != nullptr && lazy[other]) touch(static_cast<size_t>(other), co, locals[other]);
+            PUSH(Py_NewRef(locals[other]));
             break;
           }
           case DELETE_FAST: {
@@ -286,15 +274,20 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
 
             // Operators.
-#if PY_VERSION_HEX < 0x030C0000
           case UNARY_POSITIVE:
-#endif
           case UNARY_NEGATIVE:
           case UNARY_INVERT: {
             Ref v = POP_REF();
             PUSH_RESULT(unary(v.get(), in.op == UNARY_NEGATIVE ? PyNumber_Negative
                                        : in.op == UNARY_INVERT ? PyNumber_Invert
                                                                : PyNumber_Positive));
+            break;
+          }
+          case TO_BOOL: {
+            Ref v = POP_REF();
+            const int t = truth_before(v.get(), *code, pc);
+            CHECK(t);
+            PUSH_TRUTH(t);
             break;
           }
           case UNARY_NOT: {
@@ -327,7 +320,15 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case COMPARE_OP: {
             if (recorder.numbers.any_of_data()) recorder.numbers.expected = expected_truth(PEEK(3), *code, pc);
             Ref b = POP_REF(), a = POP_REF();
-            PUSH_RESULT(compare(a.get(), b.get(), PY_VERSION_HEX < 0x030C0000 ? arg : arg >> 4));
+            Ref r = Ref::steal(compare(a.get(), b.get(), compat::comparison_of(arg)));
+            if (!r) goto error;
+            if (!compat::compares_to_bool(arg)) {
+              PUSH(r.release());
+              break;
+            }
+            const int t = truth_before(r.get(), *code, pc);
+            CHECK(t);
+            PUSH_TRUTH(t);
             break;
           }
           case IS_OP: {
@@ -345,13 +346,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
 
           // Attributes and names.
           case LOAD_ATTR: {
-#if PY_VERSION_HEX >= 0x030C0000
-            PyObject* name = NAME(arg >> 1);
-            const bool method = arg & 1;
-#else
-            PyObject* name = NAME(arg);
-            const bool method = false;
-#endif
+            PyObject* name = NAME(compat::attribute_name_of(arg));
+            const bool method = compat::loads_method(arg);
             Ref o = POP_REF();
             PyObject* r = nullptr;
             if (method && load_method(*this, o.get(), name, &r) == 1) {
@@ -361,11 +357,12 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             }
             if (!method) r = get_attr(o.get(), name);
             if (r == nullptr) goto error;
-            if (method) PUSH(nullptr);
-            PUSH(r);
+            if (method)
+              PUSH_CALLABLE(r);
+            else
+              PUSH(r);
             break;
           }
-#if PY_VERSION_HEX < 0x030C0000
           case LOAD_METHOD: {
             Ref o = POP_REF();
             PyObject* r = nullptr;
@@ -375,11 +372,9 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               break;
             }
             if (r == nullptr) goto error;
-            PUSH(nullptr);
-            PUSH(r);
+            PUSH_CALLABLE(r);
             break;
           }
-#endif
           case STORE_ATTR: {
             Ref o = POP_REF(), v = POP_REF();
             CHECK(set_attr(o.get(), NAME(arg), v.get()));
@@ -393,8 +388,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case LOAD_GLOBAL: {
             PyObject* v = global(frame, NAME(arg >> 1));
             if (v == nullptr) goto error;
-            if (arg & 1) PUSH(nullptr);
-            PUSH(v);
+            if (arg & 1)
+              PUSH_CALLABLE(v);
+            else
+              PUSH(v);
             break;
           }
           case STORE_GLOBAL: {
@@ -434,17 +431,14 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case LOAD_DEREF:
             PUSH_RESULT(load_cell(*this, co, locals, arg));
             break;
-#if PY_VERSION_HEX < 0x030C0000
           case LOAD_CLASSDEREF:
             PUSH_RESULT(load_class_cell(*this, frame, Ref(), arg));
             break;
-#else
           case LOAD_FROM_DICT_OR_DEREF: {
             Ref names_of_class = POP_REF();
             PUSH_RESULT(load_class_cell(*this, frame, names_of_class, arg));
             break;
           }
-#endif
           case STORE_DEREF: {
             Ref v = POP_REF();
             store_cell(*this, locals[arg], v.get());
@@ -515,6 +509,18 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             PUSH_RESULT(format_value(*this, v.get(), arg & 3, spec.get()));
             break;
           }
+          case FORMAT_SIMPLE:
+          case FORMAT_WITH_SPEC: {
+            Ref spec = Ref::steal(op == FORMAT_WITH_SPEC ? POP() : nullptr);
+            Ref v = POP_REF();
+            PUSH_RESULT(format_value(*this, v.get(), 0, spec.get()));
+            break;
+          }
+          case CONVERT_VALUE: {
+            Ref v = POP_REF();
+            PUSH_RESULT(convert_value(*this, v.get(), arg));
+            break;
+          }
           case LIST_APPEND: {
             Ref v = POP_REF();
             CHECK(list_append(*this, PEEK(arg), v.get()));
@@ -547,17 +553,15 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case DICT_MERGE: {
             Ref v = POP_REF();
-            CHECK(dict_merge(*this, PEEK(arg), v.get(), PEEK(2 + arg)));
+            CHECK(dict_merge(*this, PEEK(arg), v.get(), PEEK(compat::callable_of_merge(arg))));
             break;
           }
-#if PY_VERSION_HEX < 0x030C0000
           case LIST_TO_TUPLE: {
             Ref l = POP_REF();
             if (recorder.is_old(l.get())) recorder.contents(l.get());
             PUSH_RESULT(PyList_AsTuple(l.get()));
             break;
           }
-#endif
           case UNPACK_SEQUENCE:
           case UNPACK_EX: {
             Ref seq = POP_REF();
@@ -569,6 +573,12 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case MAKE_FUNCTION:
             PUSH_RESULT(make_function(*this, frame, arg, &sp));
             break;
+          case SET_FUNCTION_ATTRIBUTE: {
+            Ref f = POP_REF(), v = POP_REF();
+            set_function_attribute(f.get(), arg, v.release());
+            PUSH(f.release());
+            break;
+          }
           case LOAD_BUILD_CLASS:
             PUSH_RESULT(load_build_class(*this, frame));
             break;
@@ -589,10 +599,19 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             PUSH_RESULT(r);
             break;
           }
+          case CALL_KW: {
+            Ref words = POP_REF();
+            PyObject** base = sp - arg - 2;
+            PyObject* r = call_from(act, pc, base, arg, words.get());
+            DROP_ALL(base);
+            PUSH_RESULT(r);
+            break;
+          }
           case CALL_FUNCTION_EX: {
             Ref kwargs = Ref::steal((arg & 1) ? POP() : nullptr);
-            Ref args = POP_REF(), f = POP_REF();
-            Py_XDECREF(POP());  // the NULL below
+            Ref args = POP_REF();
+            Ref one = POP_REF(), other = POP_REF();  // one of them is NULL
+            Ref f = one ? std::move(one) : std::move(other);
             PUSH_RESULT(call_spread_from(act, pc, sp, f, args, kwargs));
             break;
           }
@@ -615,7 +634,6 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case JUMP_BACKWARD_NO_INTERRUPT:
             pc -= arg;
             break;
-#if PY_VERSION_HEX < 0x030C0000
           case POP_JUMP_FORWARD_IF_FALSE:
           case POP_JUMP_FORWARD_IF_TRUE:
           case POP_JUMP_BACKWARD_IF_FALSE:
@@ -649,7 +667,6 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             }
             break;
           }
-#else
           case POP_JUMP_IF_FALSE:
           case POP_JUMP_IF_TRUE: {
             Ref v = POP_REF();
@@ -664,7 +681,6 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             if ((v.get() == Py_None) == (in.op == POP_JUMP_IF_NONE)) pc += arg;
             break;
           }
-#endif
           case GET_ITER: {
             Ref o = POP_REF();
             PUSH_RESULT(iterator(o.get()));
@@ -678,11 +694,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             }
             if (PyErr_Occurred()) goto error;
             Py_DECREF(POP());
-#if PY_VERSION_HEX < 0x030C0000
-            pc += arg;
-#else
-            pc += arg + 1;  // past END_FOR
-#endif
+            pc += arg + compat::past_end_of_loop();
             break;
           }
           case GET_LEN:
@@ -704,14 +716,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             if (recorder.is_old(TOP())) throw Declined("an iterator from before the call is advanced");
             PySendResult status = PyIter_Send(TOP(), v.get(), &out);
             if (status == PYGEN_ERROR) goto error;
-#if PY_VERSION_HEX < 0x030C0000
             if (status == PYGEN_RETURN) {
-              Py_DECREF(POP());
+              if (compat::kSendDropsIterator) Py_DECREF(POP());
               pc += arg;
             }
-#else
-            if (status == PYGEN_RETURN) pc += arg;
-#endif
             PUSH(out);
             break;
           }
@@ -723,16 +731,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             }
             if (act.to_c) recorder.numbers.read_deep(TOP());
             result = POP();
-            auto* generator = _PyFrame_GetGenerator(frame);
-            generator->gi_frame_state = FRAME_SUSPENDED;
             _PyFrame_SetStackPointer(frame, sp);
-#if PY_VERSION_HEX >= 0x030C0000
-            tstate->exc_info = generator->gi_exc_state.previous_item;
-            generator->gi_exc_state.previous_item = nullptr;
-            linked.leave();
-            frame->previous = nullptr;
-            ++tstate->py_recursion_remaining;
-#endif
+            compat::go_on_at(frame, pc);
+            compat::suspend(tstate, frame, linked, compat::delegates(arg));
+            compat::leave_python_call(tstate);
             Py_LeaveRecursiveCall();
             return result;
           }
@@ -769,13 +771,11 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             PUSH(match.release());
             break;
           }
-#if PY_VERSION_HEX < 0x030C0000
           case PREP_RERAISE_STAR: {
             Ref raised = POP_REF(), original = POP_REF();
             PUSH_RESULT(what_to_reraise(original.get(), raised.get()));
             break;
           }
-#else
           case CALL_INTRINSIC_2: {
             Ref b = POP_REF(), a = POP_REF();
             if (arg != 1) throw Declined("an intrinsic that the interpreter does not know: " + std::to_string(arg));
@@ -784,9 +784,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             PUSH(left);
             break;
           }
-#endif
           case RERAISE: {
-            if (arg > 0) frame->prev_instr = first + PyLong_AsLong(PEEK(arg + 1));
+            if (arg > 0) compat::stand_at(frame, static_cast<int>(PyLong_AsLong(PEEK(arg + 1))));
             if (!plain && act.caller != nullptr && recorder.is_old(TOP()))
               throw Declined("an exception from before the call is raised again");
             PyObject* v = POP();
@@ -842,7 +841,6 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
 
-#if PY_VERSION_HEX >= 0x030C0000
           case RETURN_CONST:
             result = Py_NewRef(PyTuple_GET_ITEM(consts, arg));
             goto leave;
@@ -852,7 +850,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           case END_FOR:
             Py_DECREF(POP());
-            Py_DECREF(POP());
+            if (!compat::kPython313) Py_DECREF(POP());  // a POP_TOP that follows does
             break;
           case END_SEND: {
             PyObject* v = POP();
@@ -885,8 +883,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             Ref self = POP_REF(), cls = POP_REF(), super = POP_REF();
             PyObject* v = load_super_attr(*this, super.get(), cls.get(), self.get(), NAME(arg >> 2), (arg & 2) != 0);
             if (v == nullptr) goto error;
-            if (arg & 1) PUSH(nullptr);
-            PUSH(v);
+            if (arg & 1)
+              PUSH_CALLABLE(v);
+            else
+              PUSH(v);
             break;
           }
           case CLEANUP_THROW: {  // sub-iterator, last value sent, exception
@@ -907,7 +907,6 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             PUSH_RESULT(intrinsic(arg, v.get()));
             break;
           }
-#endif
           default:
             if (run != nullptr) {
               run->stopped = run->unknown = true;
@@ -938,7 +937,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           goto leave;
         }
         DROP_ALL(stack + handler->depth);
-        if (handler->lasti) PUSH(PyLong_FromLong(static_cast<long>(frame->prev_instr - first)));
+        if (handler->lasti) PUSH(PyLong_FromLong(unit_of(frame)));
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
         PyErr_NormalizeException(&type, &value, &tb);
@@ -963,12 +962,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
 stop:
   if (run != nullptr && run->stopped) {
     while (pc > 0 && instructions[pc - 1].op == EXTENDED_ARG) --pc;  // CPython must see the whole argument
-    frame->prev_instr = first + pc - 1;
+    compat::go_on_at(frame, pc);
     _PyFrame_SetStackPointer(frame, sp);
     Py_LeaveRecursiveCall();
-#if PY_VERSION_HEX >= 0x030C0000
-    ++tstate->py_recursion_remaining;
-#endif
+    compat::leave_python_call(tstate);
     return nullptr;
   }
 
@@ -980,17 +977,16 @@ leave:
   }
   _PyFrame_SetStackPointer(frame, sp);
   if (!deep) Py_LeaveRecursiveCall();
-#if PY_VERSION_HEX >= 0x030C0000
-  if (!deep) ++tstate->py_recursion_remaining;
+  if (!deep) compat::leave_python_call(tstate);
   linked.leave();  // a frame that is being cleared must not be visible to finalizers
   finish_frame(tstate, frame);
-#endif
   return result;
 }
 
 #undef PUSH
 #undef PUSH_RESULT
 #undef PUSH_TRUTH
+#undef PUSH_CALLABLE
 #undef CHECK
 #undef POP
 #undef POP_REF

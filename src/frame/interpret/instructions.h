@@ -56,6 +56,7 @@ int set_update(Interpreter& in, PyObject* set, PyObject* items);
 int map_add(Interpreter& in, PyObject* dict, PyObject* key, PyObject* value);
 int dict_update(Interpreter& in, PyObject* dict, PyObject* items);
 int dict_merge(Interpreter& in, PyObject* dict, PyObject* items, PyObject* function);
+void set_function_attribute(PyObject* f, int which, PyObject* value);  // takes the value over
 PyObject* make_function(Interpreter& in, _PyInterpreterFrame* frame, int flags, PyObject*** sp);  // pops its operands
 // raise.cpp
 PyObject* enter_with(Interpreter& in, PyObject* manager, Ref& exit);  // what __enter__ gave
@@ -64,6 +65,7 @@ PyObject* exit_with(Interpreter& in, PyObject* exit, PyObject* exception);
 Ref local_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name);  // null without an error: not there
 // 1: *out is an unbound method whose first argument is `o`. 0: *out is the attribute, or null with an error set.
 int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out);
+PyObject* convert_value(Interpreter& in, PyObject* v, int conversion);  // str(), repr() or ascii(): 1, 2, 3
 PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec);
 bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** sp);
 // except*: what of `group` is of `type`, and what is left (or None). False with an error set.
@@ -76,10 +78,7 @@ PyObject* import_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* nam
 PyObject* import_from(Interpreter& in, PyObject* module, PyObject* name);
 PyObject* match_keys(Interpreter& in, PyObject* subject, PyObject* keys);
 PyObject* match_class(Interpreter& in, PyObject* subject, PyObject* type, int positional, PyObject* keywords);
-#if PY_VERSION_HEX >= 0x030C0000
 PyObject* intrinsic(int which, PyObject* v);
-void finish_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
-#endif
 
 // A function of this source, for good. Null if it could not be made.
 PyObject* function_of_ours(const char* source, const char* name);

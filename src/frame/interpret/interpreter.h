@@ -114,7 +114,7 @@ class Interpreter {
     return a != nullptr && a->frame == frame;
   }
   bool is_continuation() const { return is_continuation_; }  // the capture began in the middle of a frame
-  PyCodeObject* running_code() const { return top_ != nullptr ? top_->frame->f_code : nullptr; }
+  PyCodeObject* running_code() const { return top_ != nullptr ? code_of(top_->frame) : nullptr; }
   bool is_inlined() const { return top_ != nullptr && top_->caller != nullptr; }  // not the frame that is compiled
   void revive() {
     ending_.aborted = false;
@@ -229,6 +229,7 @@ class Interpreter {
   PyObject* record_operator_backward(_PyInterpreterFrame* frame);
   void note_operator_backward(PyObject* function);
   int truth_for_jump(PyObject* o, const DecodedCode& code, int next, int target, bool jumps_when);
+  int truth_before(PyObject* o, const DecodedCode& code, int next);
   int expected_truth(PyObject* called, const DecodedCode& code,
                      int next);  // of the comparison that runs; -1: it may go either way
   bool is_only_checked(bool floating, bool* compared);

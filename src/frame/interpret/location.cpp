@@ -11,15 +11,14 @@ _PyInterpreterFrame* complete(_PyInterpreterFrame* f) {
 }
 
 std::string line_of_frame(_PyInterpreterFrame* f) {
-  DecodedCode* decoded = decode(f->f_code);
+  DecodedCode* decoded = decode(code_of(f));
   if (decoded == nullptr) {
     PyErr_Clear();
     return "";
   }
-  const char* file = PyUnicode_AsUTF8(f->f_code->co_filename);
+  const char* file = PyUnicode_AsUTF8(code_of(f)->co_filename);
   if (file == nullptr) PyErr_Clear();
-  int unit = static_cast<int>(f->prev_instr - _PyCode_CODE(f->f_code));
-  return std::string(file != nullptr ? file : "?") + ":" + std::to_string(line_of(f->f_code, decoded, unit));
+  return std::string(file != nullptr ? file : "?") + ":" + std::to_string(line_of(code_of(f), decoded, unit_of(f)));
 }
 
 // A file of the torch package.
@@ -67,8 +66,8 @@ std::string Interpreter::location() const {
 
 bool Interpreter::torchs_own(ActiveFrame& a) {
   if (a.torchs_own < 0) {
-    auto [own, fresh] = names_.torchs_own.try_emplace(a.frame->f_code);
-    if (fresh) own->second = is_torchs_own(a.frame->f_code);
+    auto [own, fresh] = names_.torchs_own.try_emplace(code_of(a.frame));
+    if (fresh) own->second = is_torchs_own(code_of(a.frame));
     a.torchs_own = own->second;
   }
   return a.torchs_own != 0;
@@ -87,7 +86,7 @@ std::string Interpreter::asking_line() {
 
 uint64_t Interpreter::asking_key() {
   _PyInterpreterFrame* f = asking_frame();
-  return f == nullptr ? 0 : reinterpret_cast<uint64_t>(f->prev_instr);
+  return f == nullptr ? 0 : reinterpret_cast<uint64_t>(compat::instruction_of(f));
 }
 
 NamesModules::NamesModules(PyObject* root) : outer_(std::exchange(root_module, root)) {}
@@ -113,10 +112,10 @@ graph::Location Interpreter::operator_location() {
     bool ours = false;
     for (const ActiveFrame* a = top_; a != nullptr && !ours; a = a->caller) ours = a->frame == f;
     if (!ours) break;
-    auto [own, fresh] = names_.torchs_own.try_emplace(f->f_code);
-    if (fresh) own->second = is_torchs_own(f->f_code);
+    auto [own, fresh] = names_.torchs_own.try_emplace(code_of(f));
+    if (fresh) own->second = is_torchs_own(code_of(f));
     if (line == nullptr && !own->second) line = f;
-    if (module != nullptr || f->f_code->co_argcount == 0) continue;
+    if (module != nullptr || code_of(f)->co_argcount == 0) continue;
     PyObject* self = f->localsplus[0];
     if (self != nullptr && PyCell_Check(self)) self = PyCell_GET(self);
     if (self == nullptr || !is_module(self)) continue;
@@ -138,7 +137,7 @@ graph::Location Interpreter::operator_location() {
 std::string Interpreter::stack() const {
   std::string out;
   for (_PyInterpreterFrame* f = complete(current_frame(PyThreadState_Get())); f != nullptr; f = complete(f->previous)) {
-    const char* name = PyUnicode_AsUTF8(f->f_code->co_qualname);
+    const char* name = PyUnicode_AsUTF8(code_of(f)->co_qualname);
     if (name == nullptr) PyErr_Clear();
     out = line_of_frame(f) + " in " + (name != nullptr ? name : "?") + (out.empty() ? "" : "\n" + out);
   }

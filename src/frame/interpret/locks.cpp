@@ -59,7 +59,7 @@ bool is_between_threads(PyCodeObject* code) {
 
 bool Interpreter::on_torchs_behalf() {
   for (ActiveFrame* a = top_; a != nullptr; a = a->caller) {
-    PyCodeObject* code = a->frame->f_code;
+    PyCodeObject* code = code_of(a->frame);
     if (torchs_own(*a)) return !is_between_threads(code);
     const char* file = PyUnicode_AsUTF8(code->co_filename);
     if (file == nullptr) PyErr_Clear();

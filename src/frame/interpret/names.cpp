@@ -86,8 +86,8 @@ int setup_annotations(Interpreter& in, _PyInterpreterFrame* frame) {
 }
 
 void copy_free_variables(_PyInterpreterFrame* frame, int count) {
-  PyObject* closure = reinterpret_cast<PyFunctionObject*>(frame_function(frame))->func_closure;
-  const int offset = frame->f_code->co_nlocalsplus - count;
+  PyObject* closure = reinterpret_cast<PyFunctionObject*>(function_of(frame))->func_closure;
+  const int offset = code_of(frame)->co_nlocalsplus - count;
   for (int i = 0; i < count; ++i) frame->localsplus[offset + i] = Py_NewRef(PyTuple_GET_ITEM(closure, i));
 }
 
@@ -105,7 +105,7 @@ PyObject* load_cell(Interpreter& in, PyCodeObject* code, PyObject** locals, int 
 }
 
 PyObject* load_class_cell(Interpreter& in, _PyInterpreterFrame* frame, const Ref& names, int index) {
-  PyObject* name = PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, index);
+  PyObject* name = PyTuple_GET_ITEM(code_of(frame)->co_localsplusnames, index);
   Ref value = names ? Ref::steal(PyObject_GetItem(names.get(), name)) : local_name(in, frame, name);
   if (names && !value && PyErr_ExceptionMatches(PyExc_KeyError)) PyErr_Clear();
   if (!value && PyErr_Occurred()) return nullptr;
@@ -113,7 +113,7 @@ PyObject* load_class_cell(Interpreter& in, _PyInterpreterFrame* frame, const Ref
   PyObject* cell = frame->localsplus[index];
   value = Ref::borrow(PyCell_GET(cell));
   if (!value) {
-    unbound_local(frame->f_code, index);
+    unbound_local(code_of(frame), index);
     return nullptr;
   }
   if (in.recorder.is_old(cell)) in.recorder.contents(cell);

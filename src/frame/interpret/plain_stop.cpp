@@ -1,8 +1,7 @@
 // Which instructions a plain run goes on through.
 #include "frame/interpret/plain_stop.h"
 
-#include <opcode.h>
-
+#include "compat/opcodes.h"
 #include "frame/bytecode/decode.h"
 
 namespace flashover::frame {
@@ -13,7 +12,7 @@ namespace {
 enum class OpcodeClass : uint8_t { kCapture, kControl, kLoad, kNumbers };
 
 bool jumps_or_leaves(int op) {
-  const Flow flow = flow_of({.op = static_cast<uint8_t>(op)}, 0);
+  const Flow flow = flow_of({.op = static_cast<int16_t>(op)}, 0);
   return !flow.falls_through || flow.target >= 0;
 }
 
@@ -27,19 +26,20 @@ OpcodeClass class_of(int op) {
     case PUSH_EXC_INFO:
     case POP_EXCEPT:
     case YIELD_VALUE:
-#if PY_VERSION_HEX < 0x030C0000
     case PRECALL:
-#else
     case END_FOR:
-#endif
+    case STORE_FAST_STORE_FAST:
+    case STORE_FAST_LOAD_FAST:
       return OpcodeClass::kControl;
     case LOAD_FAST:
+    case LOAD_FAST_LOAD_FAST:
     case LOAD_CONST:
       return OpcodeClass::kLoad;
     case COMPARE_OP:
     case BINARY_OP:
     case IS_OP:
     case UNARY_NOT:
+    case TO_BOOL:
     case UNARY_NEGATIVE:
       return OpcodeClass::kNumbers;
     default:
@@ -47,7 +47,7 @@ OpcodeClass class_of(int op) {
   }
 }
 
-int arithmetic_operands(int op) { return op == UNARY_NOT || op == UNARY_NEGATIVE ? 1 : 2; }
+int arithmetic_operands(int op) { return op == UNARY_NOT || op == UNARY_NEGATIVE || op == TO_BOOL ? 1 : 2; }
 
 bool is_number_like(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);

@@ -10,10 +10,12 @@ namespace {
 
 // The class that is being made is seen first by __set_name__, __init_subclass__ and its metaclass.
 void note_class_in_the_making(SourceTracker& recorder, _PyInterpreterFrame* frame) {
-  const auto is = [&](const char* name) { return PyUnicode_CompareWithASCIIString(frame->f_code->co_name, name) == 0; };
+  const auto is = [&](const char* name) {
+    return PyUnicode_CompareWithASCIIString(code_of(frame)->co_name, name) == 0;
+  };
   const int at = is("__set_name__") ? 1 : 0;
   if (at == 0 && !is("__init_subclass__") && !is("__init__") && !is("mro")) return;
-  if (frame->f_code->co_argcount <= at) return;
+  if (code_of(frame)->co_argcount <= at) return;
   PyObject* made = frame->localsplus[at];
   if (made != nullptr && PyType_Check(made) && !recorder.is_old(made) &&
       is_python_class(reinterpret_cast<PyTypeObject*>(made)))
@@ -37,9 +39,7 @@ bool is_operator_backward(PyCodeObject* code) {
 
 // Something else was called in place of the frame, which leaves it as its evaluator would.
 PyObject* replaced(PyThreadState* tstate, _PyInterpreterFrame* frame, PyObject* result) {
-#if PY_VERSION_HEX >= 0x030C0000
   finish_frame(tstate, frame);
-#endif
   return result;
 }
 
@@ -67,15 +67,15 @@ void Interpreter::take_up(const CaptureRequest& start, _PyInterpreterFrame* fram
   for (PyObject* o : slots) Py_XINCREF(o);
   load_frame(frame, slots.data(), depth, start.next);
   untouched_.assign(depth, 0);
-  const bool all = reads_its_locals(frame->f_code);
-  const int locals = frame->f_code->co_nlocalsplus;
+  const bool all = reads_its_locals(code_of(frame));
+  const int locals = code_of(frame)->co_nlocalsplus;
   for (int i = 0; i < static_cast<int>(depth); ++i) {
     PyObject* o = slots[static_cast<size_t>(i)];
     if (o == nullptr) continue;
-    if (i < locals && !PyCell_Check(o) && !all && !(i == 0 && frame->f_code->co_nfreevars > 0)) {
+    if (i < locals && !PyCell_Check(o) && !all && !(i == 0 && code_of(frame)->co_nfreevars > 0)) {
       untouched_[static_cast<size_t>(i)] = 1;
     } else {
-      PyObject* name = i < locals ? PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i) : nullptr;
+      PyObject* name = i < locals ? PyTuple_GET_ITEM(code_of(frame)->co_localsplusnames, i) : nullptr;
       PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, i, name, o);
       if (seen != o) Py_SETREF(frame->localsplus[i], Py_NewRef(seen));
     }
@@ -90,16 +90,16 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
   const bool direct = std::exchange(tail_, false);
   if (ending_.aborted) {
     // What the end of a trace object sets off is no part of the program.
-    if (works_for_itself(frame->f_code)) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    if (works_for_itself(code_of(frame))) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     return abandon_frame(tstate, frame);
   }
   ++frames;
   try {
-    DecodedCode* code = decode(frame->f_code);
+    DecodedCode* code = decode(code_of(frame));
     if (code == nullptr) throw Declined("out of memory");
     if (code->coroutine) throw Declined("a coroutine");
-    if (is_code_of_arrays(frame->f_code)) {
-      const int args = frame->f_code->co_nlocalsplus;
+    if (is_code_of_arrays(code_of(frame))) {
+      const int args = code_of(frame)->co_nlocalsplus;
       for (int i = 0; i < args; ++i)
         if (frame->localsplus[i] != nullptr) look_around_arrays(frame->localsplus[i]);
       ++uninterpreted;
@@ -108,7 +108,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (result == nullptr && session != nullptr && session->declined()) abort(session->decline_reason());
       return result;
     }
-    if (mark_of(frame_function(frame)) == Mark::kDisallow)
+    if (mark_of(function_of(frame)) == Mark::kDisallow)
       throw Declined("a function that is not to be part of a graph is called");
     if (const CaptureRequest* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
       take_up(*start, frame);
@@ -116,10 +116,10 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       return evaluate(tstate, frame, throwflag);
     }
     // Code given to exec(): CPython makes a function for it.
-    if (!(frame->f_code->co_flags & CO_OPTIMIZED) && !recorder.is_old(frame_function(frame)))
-      recorder.fresh_function(frame_function(frame));
+    if (!(code_of(frame)->co_flags & CO_OPTIMIZED) && !recorder.is_old(function_of(frame)))
+      recorder.fresh_function(function_of(frame));
     if (making_classes > 0) note_class_in_the_making(recorder, frame);
-    recorder.function(frame_function(frame));
+    recorder.function(function_of(frame));
     if (code->generator && frame->owner != FRAME_OWNED_BY_GENERATOR)
       return _PyEval_EvalFrameDefault(tstate, frame, throwflag);  // only makes the generator object
     if (code->generator) {
@@ -129,19 +129,19 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (!throwflag && reinterpret_cast<PyGenObject*>(generator)->gi_weakreflist == nullptr)
         generators_.push_back(Ref::steal(PyWeakref_NewRef(generator, nullptr)));
     }
-    if (PyObject* other = substitute_of(frame_function(frame));
+    if (PyObject* other = substitute_of(function_of(frame));
         other != nullptr && !code->generator &&
-        !(top_ != nullptr && (reinterpret_cast<PyObject*>(top_->frame->f_code) == PyFunction_GET_CODE(other) ||
+        !(top_ != nullptr && (reinterpret_cast<PyObject*>(code_of(top_->frame)) == PyFunction_GET_CODE(other) ||
                               (is_for_users(other) && torchs_own(*top_))))) {
       tail_ = direct;
       return replaced(tstate, frame, call_substitute(frame, other));
     }
-    if (is_wrapper_of_torch_compile(frame->f_code) && !throwflag) {
+    if (is_wrapper_of_torch_compile(code_of(frame)) && !throwflag) {
       tail_ = direct;
       return replaced(tstate, frame, call_inside_torch_compile(frame));
     }
-    if (is_operator_backward(frame->f_code) && !throwflag) {
-      Ref function = Ref::borrow(frame_function(frame));
+    if (is_operator_backward(code_of(frame)) && !throwflag) {
+      Ref function = Ref::borrow(function_of(frame));
       tail_ = direct;
       PyObject* result = record_operator_backward(frame);
       if (result != Py_NotImplemented) return replaced(tstate, frame, result);
@@ -150,11 +150,11 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (result == nullptr) note_operator_backward(function.get());
       return result;
     }
-    if (const LibraryCode library = library_code(frame->f_code); library != LibraryCode::kNo) {
-      if (talks_to_the_outside(frame->f_code))
-        throw Declined(std::string("call of ") + PyUnicode_AsUTF8(frame->f_code->co_qualname));
+    if (const LibraryCode library = library_code(code_of(frame)); library != LibraryCode::kNo) {
+      if (talks_to_the_outside(code_of(frame)))
+        throw Declined(std::string("call of ") + PyUnicode_AsUTF8(code_of(frame)->co_qualname));
       const int args =
-          library == LibraryCode::kUntracked ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
+          library == LibraryCode::kUntracked ? 0 : code_of(frame)->co_argcount + code_of(frame)->co_kwonlyargcount;
       for (int i = 0; i < args; ++i)
         if (frame->localsplus[i] != nullptr) {
           recorder.numbers.read_deep(frame->localsplus[i]);
@@ -165,7 +165,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
         if (frame->localsplus[i] != nullptr) recorder.numbers.read_deep(frame->localsplus[i]);
       // A registered operator's backward may turn out not to be traceable.
       static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");
-      if (frame->f_code->co_name == differentiable) note_retry();
+      if (code_of(frame)->co_name == differentiable) note_retry();
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
       --uninterpreted;
@@ -186,10 +186,10 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
 PyObject* Interpreter::record_operator_backward(_PyInterpreterFrame* frame) {
   PyObject* record = of_module("flashover._operator_backward", "record");
   PyObject* given = frame->localsplus[1];
-  if (record == nullptr || frame->f_code->co_argcount != 1 || given == nullptr || !PyTuple_Check(given))
+  if (record == nullptr || code_of(frame)->co_argcount != 1 || given == nullptr || !PyTuple_Check(given))
     return Py_NewRef(Py_NotImplemented);
   Ref args = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(given) + 2));
-  PyTuple_SET_ITEM(args.get(), 0, Py_NewRef(frame_function(frame)));
+  PyTuple_SET_ITEM(args.get(), 0, Py_NewRef(function_of(frame)));
   PyTuple_SET_ITEM(args.get(), 1, Py_NewRef(frame->localsplus[0]));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i)
     PyTuple_SET_ITEM(args.get(), i + 2, Py_NewRef(PyTuple_GET_ITEM(given, i)));
@@ -221,7 +221,7 @@ void Interpreter::note_operator_backward(PyObject* function) {
 
 // The frame has its arguments and has not begun.
 PyObject* Interpreter::call_substitute(_PyInterpreterFrame* frame, PyObject* other) {
-  const PyCodeObject* code = frame->f_code;
+  const PyCodeObject* code = code_of(frame);
   if (!recorder.is_old(other)) recorder.constant(other);
   int at = code->co_argcount;
   Ref positional = Ref::steal(PyList_New(0)), named = Ref::steal(PyDict_New());

@@ -22,7 +22,7 @@ Path Interpreter::path_here() const {
   size_t last = 0;  // the innermost frame that only direct calls lead to
   while (last + 1 < chain.size() && chain[last + 1]->direct) ++last;
   // A library's own functions run for real as a whole: nothing in them is worth a graph of its own.
-  while (last > 0 && is_library(chain[last]->frame->f_code)) --last;
+  while (last > 0 && is_library(code_of(chain[last]->frame))) --last;
   for (size_t i = 0; i <= last; ++i)
     path.push_back({chain[i]->count, chain[i]->names != 0 ? chain[i]->names : chain[i]->count});
   return path;
@@ -34,7 +34,7 @@ void Interpreter::take_snapshot(const ActiveFrame& innermost, int next, PyObject
     const bool last = a == &innermost;
     _PyInterpreterFrame* f = a->frame;
     Snapshot::Frame out{
-        Ref::borrow(frame_function(f)), Ref::borrow(reinterpret_cast<PyObject*>(f->f_code)), last ? next : a->next, {}};
+        Ref::borrow(function_of(f)), Ref::borrow(reinterpret_cast<PyObject*>(code_of(f))), last ? next : a->next, {}};
     PyObject** end = last ? sp : a->below;
     for (PyObject** p = f->localsplus; p < end; ++p) out.slots.push_back(Ref::borrow(*p));
     snapshot->frames.insert(snapshot->frames.begin(), std::move(out));

@@ -32,7 +32,7 @@ bool is_wrapper_of_torch_compile(PyCodeObject* code) {
 // graph break in it is an error.
 PyObject* Interpreter::call_inside_torch_compile(_PyInterpreterFrame* frame) {
   static PyObject* const inline_name = PyUnicode_InternFromString("_torchdynamo_inline");
-  PyObject* const wrapper = frame_function(frame);
+  PyObject* const wrapper = function_of(frame);
   Ref original = Ref::steal(get_attr(wrapper, inline_name));
   if (!original) return nullptr;
   PyObject* context = closed_over(wrapper, "self");
@@ -54,7 +54,7 @@ PyObject* Interpreter::users_polyfill(PyObject* f) const {
   PyObject* polyfill = polyfill_of(f);
   // In the polyfill itself the function is what it is.
   for (const ActiveFrame* a = top_; polyfill != nullptr && a != nullptr; a = a->caller)
-    if (reinterpret_cast<PyObject*>(a->frame->f_code) == PyFunction_GET_CODE(polyfill)) return nullptr;
+    if (reinterpret_cast<PyObject*>(code_of(a->frame)) == PyFunction_GET_CODE(polyfill)) return nullptr;
   return polyfill;
 }
 

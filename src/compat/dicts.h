@@ -1,0 +1,68 @@
+// The version tags of dicts and types, and dict watchers.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "compat/python_version.h"
+
+namespace flashover::compat {
+
+// The low bits of a dict's tag are the watchers' (3.12), and the optimizer's count (3.13).
+constexpr int kWatcherBits = kPython313 ? 12 : kPython312 ? 8 : 0;
+constexpr uint64_t kDictTick = uint64_t{1} << kWatcherBits;
+
+#if PY_VERSION_HEX >= 0x030D0000
+bool lends_its_items(PyObject* dict);
+bool take_items_out(PyObject* dict);
+#endif
+
+// From now on any change of the dict moves its tag. False: some do not, and no memory was left to mend that.
+inline bool tag_all_changes([[maybe_unused]] PyObject* dict) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return reinterpret_cast<PyDictObject*>(dict)->ma_values == nullptr || !lends_its_items(dict) || take_items_out(dict);
+#else
+  return true;
+#endif
+}
+
+// Whether writes of attributes that no dict has been asked for move the tags of dicts made later (see dict_clock).
+constexpr bool kTagsAreAClock = !kPython313;
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+// Unique over all dicts and all times; any change of keys, order of insertion or values moves it. (Without memory for
+// that: another number each time.)
+inline uint64_t dict_tag(PyObject* dict) {
+  static uint64_t never = ~uint64_t{0};
+  if (!tag_all_changes(dict)) return never -= kDictTick;
+  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag & ~(kDictTick - 1);
+}
+// Eight bytes that change whenever the tag does: from 3.12 on without the watchers' byte (but with one of the next
+// member, which changes along with the tag, or for nothing).
+inline const void* dict_tag_word(PyObject* dict) {
+  const auto* tag = reinterpret_cast<const char*>(&reinterpret_cast<PyDictObject*>(dict)->ma_version_tag);
+  return kPython312 ? tag + 1 : tag;
+}
+#pragma GCC diagnostic pop
+
+// Unique over all types and all times while nonzero; moves when an attribute of the type or of a base changes.
+inline uint32_t type_tag(PyTypeObject* type) {
+  return (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+}
+
+// Borrowed. Static builtin types keep theirs per interpreter from 3.12 on.
+inline PyObject* type_dict(PyTypeObject* type) {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyObject* dict = PyType_GetDict(type);
+  Py_XDECREF(dict);  // the type holds it
+  return dict;
+#else
+  return type->tp_dict;
+#endif
+}
+
+// The interpreter says when a watched dict is about to change or to die (3.12 on; 3.11 watches nothing).
+bool watch_dict(PyObject* dict);
+uint64_t watched_changes();  // of all watched dicts, so far
+
+}  // namespace flashover::compat
