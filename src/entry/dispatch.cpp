@@ -164,7 +164,9 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   held.reset();
   if (PyErr_CheckSignals() < 0) return nullptr;
   if (fails) {
-    raise_would_recompile(s.settings, failed);
+    PyErr_Format(PyExc_RuntimeError,
+                 "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
+                 s.settings.name.c_str(), failed.c_str());
     return nullptr;
   }
   EntryPtr entry;

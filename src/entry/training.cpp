@@ -24,6 +24,7 @@
 #include <queue>
 
 #include "base/check.h"
+#include "compat/autograd.h"
 #include "entry/log.h"
 #include "run/run.h"
 #include "torch/convert.h"
@@ -223,31 +224,6 @@ struct TrainingState {
   throw error;
 }
 
-// Drops what a node leads to, down to what others still need.
-void take_unshared(autograd::Node& node, std::vector<std::shared_ptr<autograd::Node>>& taken) {
-  node.release_variables();
-  for (autograd::Edge& e : node.next_edges()) {
-    try {
-      if (e.function.use_count() == 1) taken.push_back(std::move(e.function));
-    } catch (const std::bad_alloc&) {  // then it goes by recursion
-    }
-    e.function.reset();
-  }
-}
-
-// As torch's deleteNode: the nodes behind it go one by one, not by recursion, for a chain may be long. Nodes are
-// dropped by destructors and where exceptions fly, so this one does not throw where it has no memory.
-void delete_node(autograd::Node* node) noexcept {
-  std::vector<std::shared_ptr<autograd::Node>> taken;
-  take_unshared(*node, taken);
-  delete node;
-  while (!taken.empty()) {
-    const std::shared_ptr<autograd::Node> next = std::move(taken.back());
-    taken.pop_back();
-    take_unshared(*next, taken);
-  }
-}
-
 class CompiledBackward final : public autograd::Node {
  public:
   CompiledBackward(std::shared_ptr<const TrainingState> state, std::shared_ptr<const Layouts> layouts)
@@ -426,9 +402,9 @@ class Trained final : public Runner {
     const std::shared_ptr<const Layouts> layouts = state_->layouts(inputs, made);
     outputs.clear();
     outputs.resize(p.results.size());
-    std::shared_ptr<CompiledBackward> node;
+    compat::NodePtr<CompiledBackward> node;
     if (p.tangents() != 0) {
-      node = std::shared_ptr<CompiledBackward>(new CompiledBackward(state_, layouts), delete_node);
+      node = compat::make_node<CompiledBackward>(state_, layouts);
       autograd::edge_list edges;
       edges.reserve(p.gradients.size());
       for (const PartitionSignature::Gradient& g : p.gradients)

@@ -21,7 +21,7 @@ constexpr DTypeInfo kInfos[] = {
 };
 constexpr DTypeInfo kUndefinedInfo = {DType::kUndefined, "undefined", 0, false, false, false, false};
 
-constexpr size_t kTableSize = 47;  // by number; kUndefined is the largest
+constexpr size_t kTableSize = 30;  // by number; kU64 is the largest
 constexpr std::array<const DTypeInfo*, kTableSize> make_table() {
   std::array<const DTypeInfo*, kTableSize> table{};
   for (auto& entry : table) entry = &kUndefinedInfo;

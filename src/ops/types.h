@@ -32,7 +32,7 @@ enum class DType : int8_t {
   kU16 = 27,
   kU32 = 28,
   kU64 = 29,
-  kUndefined = 46,
+  kUndefined = 100,  // ours: c10's moves with each dtype that torch gets
 };
 struct DTypeInfo {
   DType dtype;

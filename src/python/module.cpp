@@ -1,4 +1,6 @@
 // The extension module: each stage binds its own part.
+#include <torch/headeronly/version.h>
+
 #include "cpu_kernels/operators.h"
 #include "entry/version.h"
 #include "python/bind.h"
@@ -6,6 +8,7 @@
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The compiled core of flashover; use the package flashover.";
   m.attr("__version__") = flashover::version();
+  m.attr("__torch_version__") = TORCH_VERSION;  // which it is built for
   flashover::cpu::register_operators();
   flashover::bind_errors(m);
   flashover::bind_compile(m);

@@ -28,7 +28,7 @@ static_assert(same(DType::kC32, at::kComplexHalf) && same(DType::kC64, at::kComp
 static_assert(same(DType::kC128, at::kComplexDouble) && same(DType::kBF16, at::kBFloat16));
 static_assert(same(DType::kF8E5M2, at::kFloat8_e5m2) && same(DType::kF8E4M3, at::kFloat8_e4m3fn));
 static_assert(same(DType::kU16, at::kUInt16) && same(DType::kU32, at::kUInt32) && same(DType::kU64, at::kUInt64));
-static_assert(same(DType::kUndefined, at::ScalarType::Undefined));
+static_assert(static_cast<int>(DType::kUndefined) > static_cast<int>(at::ScalarType::NumOptions));
 static_assert(same(DeviceType::kCPU, at::kCPU) && same(DeviceType::kCUDA, at::kCUDA));
 static_assert(same(DeviceType::kMeta, at::kMeta));
 static_assert(same(MemoryFormat::kContiguous, at::MemoryFormat::Contiguous));

@@ -23,8 +23,12 @@
 
 namespace flashover::aten {
 
-inline at::ScalarType to_aten(DType d) { return static_cast<at::ScalarType>(d); }
-inline DType from_aten(at::ScalarType d) { return static_cast<DType>(d); }
+inline at::ScalarType to_aten(DType d) {
+  return d == DType::kUndefined ? at::ScalarType::Undefined : static_cast<at::ScalarType>(d);
+}
+inline DType from_aten(at::ScalarType d) {
+  return d == at::ScalarType::Undefined ? DType::kUndefined : static_cast<DType>(d);
+}
 inline at::Device to_aten(Device d) { return at::Device(static_cast<at::DeviceType>(d.type), d.index); }
 inline Device from_aten(at::Device d) { return Device{static_cast<DeviceType>(d.type()), d.index()}; }
 inline at::MemoryFormat to_aten(MemoryFormat f) { return static_cast<at::MemoryFormat>(f); }

@@ -18,6 +18,7 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "compat/autograd.h"
 #include "graph/checkpoint.h"
 #include "ops/args.h"
 #include "ops/names.h"
@@ -121,7 +122,7 @@ const autograd::PyNode* python_function(const autograd::Node* node) {
 bool is_told_what_comes(const autograd::Node& node) {
   if (!node.pre_hooks().empty() || !node.post_hooks().empty()) return true;
   const autograd::PyNode* function = python_function(&node);
-  return function && !reinterpret_cast<const THPFunction*>(function->obj)->materialize_grads;
+  return function && !reinterpret_cast<const THPFunction*>(compat::function_object(*function))->materialize_grads;
 }
 
 // Whether a Function of the program's stands in this backward, results of which lead to it from different roots: when

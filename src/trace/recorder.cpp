@@ -24,6 +24,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "compat/names.h"
 #include "eager/eval.h"
 #include "ops/names.h"
 #include "sym/found.h"
@@ -44,12 +45,12 @@ namespace {
 thread_local Recorder* active_recorder = nullptr;
 
 c10::DispatchKeySet keys_above_backend() {
-  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | compat::keys_of_names() |
          c10::DispatchKeySet({c10::DispatchKey::Fake, c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
                               c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
                               c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
                               c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor,
-                              c10::DispatchKey::Named, c10::DispatchKey::TESTING_ONLY_GenericWrapper, kElsewhere,
+                              c10::DispatchKey::TESTING_ONLY_GenericWrapper, kElsewhere,
                               c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::VmapMode});
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "compat/autograd.h"
 #include "graph/checkpoint.h"
 #include "torch/convert.h"
 #include "trace/tensor.h"
@@ -147,7 +148,7 @@ class Recorder final : public Session {
     bool requires_grad = false;
     bool grad_written = false;
     uint32_t version = 0;                            // when it became an input
-    std::shared_ptr<torch::autograd::Node> history;  // where autograd leaves the trace; null for leaves
+    compat::NodePtr<torch::autograd::Node> history;  // where autograd leaves the trace; null for leaves
   };
 
   void call_general(OpFacts& facts, Stack& stack, size_t base);

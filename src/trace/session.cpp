@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "base/check.h"
+#include "compat/names.h"
 #include "ops/names.h"
 #include "torch/autocast.h"
 #include "torch/size_node.h"
@@ -35,11 +36,12 @@ const char* untraceable(const at::Tensor& t) {
   if (!t.defined()) return "undefined tensor";
   const c10::DispatchKeySet keys = t.key_set();
   if (keys.has(c10::DispatchKey::Python)) return "tensor subclass with __torch_dispatch__";
+  if (keys.has(c10::DispatchKey::Fake)) return "fake tensor";
   if (t.layout() != at::kStrided) return "layout is not strided";
   if (t.is_mkldnn()) return "mkldnn tensor";
   if (t.is_quantized()) return "quantized tensor";
   if (t.is_nested()) return "nested tensor";
-  if (t.has_names()) return "named tensor";
+  if (compat::has_names(t)) return "named tensor";
   if (!t.has_storage()) return "tensor without storage";
   if (t._is_zerotensor()) return "zero tensor";
   const c10::DispatchKeySet functorch({c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched,
@@ -75,8 +77,8 @@ class InputMeta final : public torch::autograd::AutogradMeta {
   TraceImpl* const trace_;
 };
 
-std::shared_ptr<torch::autograd::Node> attach_outer_gradient(const at::Tensor& trace) {
-  auto node = std::make_shared<OuterGradient>();
+compat::NodePtr<torch::autograd::Node> attach_outer_gradient(const at::Tensor& trace) {
+  auto node = compat::make_node<OuterGradient>();
   node->add_input_metadata(trace);
   torch::autograd::impl::set_gradient_edge(trace, torch::autograd::Edge(node, 0));
   return node;
@@ -179,7 +181,7 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   }
   impl->set_allow_tensor_metadata_change(real_impl->allow_tensor_metadata_change());
   at::Tensor trace(impl);
-  std::shared_ptr<torch::autograd::Node> history;
+  compat::NodePtr<torch::autograd::Node> history;
   if (real.requires_grad()) {
     if (real.is_leaf()) {
       impl->set_autograd_meta(std::make_unique<InputMeta>(impl.get()));

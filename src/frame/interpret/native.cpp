@@ -1,7 +1,7 @@
 // The table of C callables that may run natively inside a capture, with what each reads, writes and gives back.
 #include "frame/interpret/native.h"
 
-#include <opcode.h>
+#include "compat/opcodes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -167,6 +167,7 @@ const NativeRow kFunctions[] = {
     {"torch._C", "_enter_dual_level", 0, do_enter_dual_level},
     {"torch._C", "_exit_dual_level", 0, do_exit_dual_level},
     {"torch._C", "parse_schema", 0},
+    {"torch._C", "_stash_obj_in_tls _remove_obj_from_tls", kShares, do_context_of_backward},
     {"torch._C", "_group_tensors_by_device_and_dtype", kTensors | kShares},
     {"flashover._C", "randomness", 0},
 };

@@ -71,5 +71,6 @@ PyObject* do_autograd_apply(const NativeCall& c);
 PyObject* do_push_saved_hooks(const NativeCall& c);
 PyObject* do_pop_saved_hooks(const NativeCall& c);
 PyObject* do_run_backward(const NativeCall& c);
+PyObject* do_context_of_backward(const NativeCall& c);
 
 }  // namespace flashover::frame

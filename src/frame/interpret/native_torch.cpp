@@ -142,6 +142,14 @@ PyObject* do_pop_saved_hooks(const NativeCall& c) {
 }
 
 // torch.autograd.grad runs the engine over trace tensors; .backward() would leave its gradients in .grad.
+// From torch 2.15 on the engine is left the context that its threads are to run in; a traced backward needs none.
+PyObject* do_context_of_backward(const NativeCall& c) {
+  const bool known =
+      c.nargs >= 1 && PyUnicode_Check(c.args[0]) && PyUnicode_CompareWithASCIIString(c.args[0], "context") == 0;
+  if (!known) throw Declined("call of " + callable_name(c.f));
+  return Py_NewRef(Py_None);
+}
+
 PyObject* do_run_backward(const NativeCall& c) {
   bool accumulates = true, creates = c.nargs > 3 && c.args[3] != Py_False;
   PyObject* inputs = c.nargs > 4 ? c.args[4] : nullptr;
