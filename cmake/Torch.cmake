@@ -5,13 +5,19 @@ if(SKBUILD AND Python_EXECUTABLE)  # pip's own interpreter, whatever python3 on 
 endif()
 find_program(FLASHOVER_PYTHON NAMES python3 python REQUIRED)
 execute_process(
-  COMMAND ${FLASHOVER_PYTHON} -c "import sysconfig, importlib.util as u, os, sys; t = u.find_spec('torch') or sys.exit('torch is not installed for ' + sys.executable + ': pip install torch==2.11.0'); p = os.path.dirname(t.origin); print(';'.join([p, sysconfig.get_paths()['include'], sysconfig.get_config_var('SOABI'), sysconfig.get_config_var('LIBDIR'), sysconfig.get_config_var('LDVERSION')]))"
+  COMMAND ${FLASHOVER_PYTHON} -c "import sysconfig, importlib.metadata as m, importlib.util as u, os, sys; t = u.find_spec('torch') or sys.exit('torch is not installed for ' + sys.executable + ': pip install torch'); p = os.path.dirname(t.origin); print(';'.join([p, sysconfig.get_paths()['include'], sysconfig.get_config_var('SOABI'), sysconfig.get_config_var('LIBDIR'), sysconfig.get_config_var('LDVERSION'), m.version('torch')]))"
   OUTPUT_VARIABLE facts OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 list(GET facts 0 FLASHOVER_TORCH)
 list(GET facts 1 FLASHOVER_PYTHON_INCLUDE)
 list(GET facts 2 FLASHOVER_PYTHON_SOABI)
 list(GET facts 3 python_libdir)
 list(GET facts 4 python_ldversion)
+list(GET facts 5 torch_version)
+option(FLASHOVER_ANY_TORCH "build for a torch that Flashover has not been tested with" OFF)
+if(NOT FLASHOVER_ANY_TORCH AND (torch_version VERSION_LESS 2.11 OR NOT torch_version VERSION_LESS 2.16))
+  message(FATAL_ERROR "Flashover is tested with torch 2.11 to 2.15, ${FLASHOVER_PYTHON} has ${torch_version}. "
+    "Install one of them, or try this one with -DFLASHOVER_ANY_TORCH=ON.")
+endif()
 add_library(flashover_torch_headers INTERFACE)
 target_include_directories(flashover_torch_headers SYSTEM INTERFACE
   ${FLASHOVER_TORCH}/include ${FLASHOVER_TORCH}/include/torch/csrc/api/include)

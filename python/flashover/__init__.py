@@ -12,6 +12,10 @@ import sys as _sys
 
 import torch as _torch  # noqa: F401  the libraries that the core links
 
+from flashover import _versions  # noqa: F401  first: it says what is wrong where the core does not load
+
+# isort: split
+
 from flashover import _C, _operator_backward, _substitutes, exc  # noqa: F401 (_operator_backward registers an operator)
 from flashover._compile import compile, reset
 from flashover._explain import explain
