@@ -14,7 +14,7 @@ import torch
 import flashover
 from flashover import _patches, _report, _reporting
 from flashover._patches import Patch, patch_for
-from flashover._reasons import reason_of
+from flashover._reasons import reason_of, recompile_reason_of
 from flashover._script import run_program
 from flashover._summary import count, duration, short, source_line
 
@@ -87,9 +87,10 @@ def _recompiles(e: Any) -> Iterator[Finding]:
     for r in e.recompiles:
         m = r["missed"][-1]
         details = m["guard"] + (f"; now {m['now']}" if m["now"] else "")
-        hints = (m["advice"],) if m["advice"] else ("Make what the guard names the same in each call, or a tensor.",)
+        row = recompile_reason_of(details)
+        hints = (m["advice"], *row.hints) if m["advice"] else row.hints
         yield Finding(
-            "compiled again", e.name, m["where"] or r["called"], "a call does not fit what was compiled", details,
+            "compiled again", e.name, m["where"] or r["called"], row.title, details,
             hints, 1, r["seconds"],
         )  # fmt: skip
 

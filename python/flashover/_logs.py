@@ -8,6 +8,8 @@ import warnings
 
 from flashover import _C
 from flashover._nearest import did_you_mean
+from flashover._reasons import reason_of
+from flashover._stacks import of_user
 
 ROOT = "flashover"
 TOPICS: tuple[str, ...] = tuple(_C.log_topics())
@@ -51,8 +53,16 @@ def _made(name: str) -> logging.Logger:
     return logger
 
 
-def _sink(topic: str, text: str) -> None:
-    _loggers[topic].info("%s", text)
+def _sink(topic: str, text: str, reason: str, stack: str) -> None:
+    """What the compiler logs. To a break belong the frames that led there and what helps; the record has the name of
+    its reason, too: `record.flashover_reason`."""
+    if not reason:
+        _loggers[topic].info("%s", text)
+        return
+    row = reason_of(reason)
+    called = [f"  called from {frame}" for frame in of_user(stack)[-2::-1]]
+    helps = [f"  {row.title}: {row.hints[0]}", f"  More: {row.docs}"]
+    _loggers[topic].info("%s", "\n".join([text, *called, *helps]), extra={"flashover_reason": row.name})
 
 
 def set_logs(topics: str = "") -> None:

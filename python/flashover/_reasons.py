@@ -1,11 +1,12 @@
-"""Why a program cannot be captured whole: the one table of reasons, each with a title, what it means and what helps."""
+"""Why a program is not captured whole, and why it is compiled again: the one table of reasons, each with a title, what
+it means and what helps. tools/reasons_page.py makes docs/user/reasons.md of it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-PAGE = "docs/user/graph-breaks.md"
+PAGE = "docs/user/reasons.md"
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,11 @@ class Reason:
 
 
 # The first match counts, so what is special stands before what is general.
-REASONS: tuple[Reason, ...] = (
+BREAKS: tuple[Reason, ...] = (
     Reason(
         "custom-operator",
         "a custom operator without a shape function",
-        r"no shape function",
+        r"no shape function|no fake impl|register_fake",
         "Nothing says what this custom operator returns, so it cannot be part of a graph.",
         ("Describe its result with torch.library.register_fake.",),
     ),
@@ -99,6 +100,13 @@ REASONS: tuple[Reason, ...] = (
         ("Put the mode around the compiled function, or all of it inside.",),
     ),
     Reason(
+        "kind-of-tensor",
+        "a kind of tensor that is not compiled",
+        r"tensor subclass|not a strided tensor|^dtype ",
+        "Tensor subclasses, sparse and quantized tensors have operators of their own, which run eager.",
+        ("Pass plain tensors: x.as_subclass(torch.Tensor), x.to_dense(), x.dequantize().",),
+    ),
+    Reason(
         "call-in-c",
         "a call of a function that cannot be looked into",
         r"call of |TorchScript",
@@ -118,6 +126,113 @@ REASONS: tuple[Reason, ...] = (
 )
 
 
+# A guard that failed, as "what was so; now what is".
+RECOMPILES: tuple[Reason, ...] = (
+    Reason(
+        "another-rank",
+        "a tensor with another number of dimensions",
+        r"now .*dim\(\) is",
+        "Code is for tensors of one number of dimensions; there is a version for each.",
+        ("Reshape to one number of dimensions before the call.",),
+    ),
+    Reason(
+        "another-dtype",
+        "a tensor of another dtype",
+        r"now .*dtype is",
+        "Kernels are for one dtype; there is a version for each.",
+        ("Convert before the call, once: x.to(dtype).",),
+    ),
+    Reason(
+        "another-device",
+        "a tensor on another device",
+        r"now .*device is",
+        "Kernels are for one device; there is a version for each.",
+        ("Move what is passed before the call: x.to(device).",),
+    ),
+    Reason(
+        "another-class",
+        "a tensor of another class",
+        r"now .*its class is",
+        "A Parameter, a Tensor and a subclass may behave differently; there is a version for each.",
+        ("Pass the same class in each call.",),
+    ),
+    Reason(
+        "requires-grad",
+        "a tensor that requires a gradient, or none any more",
+        r"now .*requires_grad is",
+        "With a gradient there is a backward pass to compile; there is a version with and one without.",
+        ("Nothing, if both are meant: training and evaluation. Else detach() before the call.",),
+    ),
+    Reason(
+        "another-size",
+        "a tensor of another size",
+        r"now .*size\(\d+\) is|\.shape\[\d+\]",
+        "A size was compiled as a number. After its first change it is a symbol, where the program lets it be one.",
+        (
+            "Mark it before the first call: torch._dynamo.mark_dynamic(x, dim), or compile with dynamic=True.",
+            "Where the program asks for its value, at the line that is named: use tensor operations instead.",
+        ),
+    ),
+    Reason(
+        "another-layout",
+        "a tensor with other strides",
+        r"now .*stride\(\d+\) is",
+        "Kernels are for one order of the elements in memory; there is a version for each.",
+        ("Pass tensors of one layout: x.contiguous(), or one memory_format.",),
+    ),
+    Reason(
+        "torch-state",
+        "another state of torch",
+        r"grad mode|inference mode|autocast|default dtype|deterministic|num_threads",
+        "What operators do depends on this setting; there is a version for each.",
+        ("Nothing, if both are meant. Else make the setting the same around each call.",),
+    ),
+    Reason(
+        "another-object",
+        "another object",
+        r"is the same|is a tensor.*; now (?!size|dim|stride|dtype|device|its|requires)",
+        "The program reads an object (a function, a module, a class) by identity, and another one stands there now.",
+        ("Make the object once, outside of the loop, and pass or keep the same one.",),
+    ),
+    Reason(
+        "another-structure",
+        "a container with other entries",
+        r"^len\(|in .*__dict__|has no attribute|keys|^'",
+        "The program goes through a container or an object's attributes, and these have changed.",
+        ("Keep the number of entries; add attributes before the first call.",),
+    ),
+    Reason(
+        "another-type",
+        "a value of another type",
+        r"^type\(",
+        "Python does other things with another type; there is a version for each.",
+        ("Pass one type: always a tensor, always a float.",),
+    ),
+    Reason(
+        "another-value",
+        "another value",
+        r" == | is None| is True| is False|<|>|!=",
+        "The program looks at this value (a branch, a loop, a key), so code is for this value.",
+        (
+            "Pass it as a tensor, or keep to a few values.",
+            "A number that is only computed with is an input after its first change, and costs one recompilation.",
+        ),
+    ),
+    Reason(
+        "another-case",
+        "something else that the code depends on",
+        r"",
+        "A fact that the program looked at while it was captured is not so any more.",
+        ("Make what the guard names the same in each call.",),
+    ),
+)
+
+
 def reason_of(text: str) -> Reason:
-    """The row of what the compiler says."""
-    return next(r for r in REASONS if re.search(r.pattern, text))
+    """The row of what the compiler says of a break."""
+    return next(r for r in BREAKS if re.search(r.pattern, text))
+
+
+def recompile_reason_of(text: str) -> Reason:
+    """The row of a guard that failed."""
+    return next(r for r in RECOMPILES if re.search(r.pattern, text))

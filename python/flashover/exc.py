@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
+from typing import ClassVar
 
 from flashover._C import FlashoverError, InternalError, UserError
-from flashover._reasons import reason_of
+from flashover._reasons import Reason, reason_of, recompile_reason_of
 from flashover._stacks import of_user
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "RecompileLimitExceeded",
     "Unsupported",
     "UserError",  # the call has to be changed; the message says how
+    "WouldRecompile",
 ]
 
 
@@ -30,33 +33,32 @@ class InvalidOptions(UserError, ValueError):
     """A mode or option that does not exist, of the wrong type or out of its range."""
 
 
-class _WithPlace(FlashoverError):
-    """An error that knows its `reason` and the user's line, `where` (file:line)."""
-
-    def __init__(self, message: str, reason: str = "", where: str = "", stack: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason or message
-        self.where = where
-        # The user's frames there, the caller first.
-        self.stack = of_user(stack)
-
-
 def _source_of(where: str) -> str:
     """The text of the line file:line; empty where there is none."""
     file, _, line = where.rpartition(":")
     return linecache.getline(file, int(line)).strip() if line.isdigit() else ""
 
 
-class Unsupported(_WithPlace):
-    """fullgraph=True, and part of the program cannot be captured.
+class _WithPlace(FlashoverError):
+    """An error that knows its `reason`, the user's line, `where` (file:line), and `stack`, the user's frames that led
+    there, the caller first."""
 
-    title: what it is, in a few words; reason: what the compiler says; where (the user's file:line), stack (the frames
-    that led there, the caller first); explanation: what the reason means; hints: what helps; docs: where there is more.
-    """
+    def __init__(self, message: str, reason: str = "", where: str = "", stack: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+        self.where = where
+        self.stack = of_user(stack)
+
+
+class _Explained(_WithPlace):
+    """title: what it is, in a few words; explanation: what the reason means; hints: what helps; docs: where there is
+    more. All of them are part of str()."""
+
+    _row: ClassVar[Callable[[str], Reason]]
 
     def __init__(self, message: str, reason: str = "", where: str = "", stack: str = "") -> None:
         super().__init__(message, reason, where, stack)
-        row = reason_of(self.reason)
+        row = type(self)._row(self.reason)
         self.title, self.explanation, self.hints, self.docs = row.title, row.why, list(row.hints), row.docs
 
     def __str__(self) -> str:
@@ -66,16 +68,36 @@ class Unsupported(_WithPlace):
             lines.append(f"  called from {frame}")
             if source := _source_of(frame.partition(" in ")[0]):
                 lines.append(f"    {source}")
-        lines += [f"  What it is: {self.title}.", f"  Why: {self.explanation}"]
-        return "\n".join([*lines, *(f"  - {h}" for h in self.hints), f"  More: {self.docs}"])
+        return "\n".join([*lines, *help_lines(type(self)._row(self.reason))])
+
+
+def help_lines(row: Reason) -> list[str]:
+    """A reason for people, below what the compiler says."""
+    return [
+        f"  What it is: {row.title}.", f"  Why: {row.why}", *(f"  - {h}" for h in row.hints), f"  More: {row.docs}"
+    ]  # fmt: skip
+
+
+class Unsupported(_Explained):
+    """fullgraph=True, and part of the program cannot be captured."""
+
+    _row = staticmethod(reason_of)
 
 
 class BackendCompilerFailed(_WithPlace):
     """The backend could not compile a captured graph."""
 
 
-class RecompileLimitExceeded(_WithPlace):
+class RecompileLimitExceeded(_Explained):
     """fullgraph=True, and a callable was compiled as often as recompile_limit allows."""
+
+    _row = staticmethod(recompile_reason_of)
+
+
+class WouldRecompile(_Explained):
+    """The stance is fail_on_recompile, and a call does not fit what was compiled; reason: the guard that failed."""
+
+    _row = staticmethod(recompile_reason_of)
 
 
 def __getattr__(name: str) -> type:
@@ -93,4 +115,17 @@ def __getattr__(name: str) -> type:
 
 
 class EagerWarning(RuntimeWarning):
-    """Calls of a compiled function, or parts of them, run eager. Said once per function and cause."""
+    """Calls of a compiled function, or parts of them, run eager. Said once per function and cause.
+
+    reason: what the compiler says; where: the user's file:line; title, hints, docs: what it is and what helps.
+    """
+
+    def __init__(self, message: str, reason: str = "", where: str = "") -> None:
+        super().__init__(message)
+        limit = "recompile_limit" in reason  # which says what guard failed last
+        row = recompile_reason_of(reason) if limit else reason_of(reason)
+        self.reason, self.where = reason, where
+        self.title, self.hints, self.docs = row.title, list(row.hints), row.docs
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} {self.hints[0]} More: {self.docs}" if self.reason else super().__str__()

@@ -256,7 +256,7 @@ void decline_capture(Attempt& a, const frame::CaptureRequest& request) {
   if (marked) e.cause = EagerCause::kRequested;
   e.alone = c.differentiated_twice || frame::disables_callees(request.function);
   if (!c.reason_to_stay.empty())
-    log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
+    log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay, c.reason_to_stay);
   if (c.raised) e.cause = EagerCause::kRaises;
   a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,
             c.raised ? nullptr : "Unsupported", c.must_raise);
@@ -420,7 +420,8 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
   const bool breaks = !c.frames.empty();
   if (breaks && !c.yields) {
     counters().graph_breaks++;
-    log(Topic::kBreaks, a.settings.name + ": graph break: " + c.reason + (c.where.empty() ? "" : " at " + c.where));
+    log(Topic::kBreaks, a.settings.name + ": graph break: " + c.reason + (c.where.empty() ? "" : " at " + c.where),
+        c.reason, c.stack);
   }
   connect_inputs(e);
   if (c.graph.nodes.empty() &&

@@ -213,9 +213,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
     return nullptr;
   }
   if (fails) {
-    PyErr_Format(PyExc_RuntimeError,
-                 "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
-                 s_.settings.name.c_str(), failed.c_str());
+    raise_would_recompile(s_.settings, failed);
     failed_how = Outcome::kRaised;
     return nullptr;
   }

@@ -164,9 +164,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   held.reset();
   if (PyErr_CheckSignals() < 0) return nullptr;
   if (fails) {
-    PyErr_Format(PyExc_RuntimeError,
-                 "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
-                 s.settings.name.c_str(), failed.c_str());
+    raise_would_recompile(s.settings, failed);
     return nullptr;
   }
   EntryPtr entry;

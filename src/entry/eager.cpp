@@ -95,6 +95,12 @@ void raise(const char* name, const std::string& message, const std::string& reas
   Py_DECREF(type);
 }
 
+void raise_would_recompile(const Settings& settings, const std::string& failed) {
+  raise("WouldRecompile",
+        "flashover: " + settings.name + " needs to be compiled again, and the stance is fail_on_recompile: " + failed,
+        failed, calling_line());
+}
+
 bool EagerLog::note(const Settings& settings, const Event& event) {
   if (frame::capturing()) return true;  // C code calls it in the course of a capture, which goes on in it
   (event.frame ? frames_ : calls_)++;
@@ -112,7 +118,8 @@ bool EagerLog::note(const Settings& settings, const Event& event) {
     where = here ? calling_line() : event.where;
     if (records_.size() < kMostRecords) records_.push_back({event.cause, event.frame, event.reason, where, 1});
     log(Topic::kBreaks,
-        settings.name + (event.frame ? ": a part runs eager: " : ": runs eager: ") + event.reason + at(where));
+        settings.name + (event.frame ? ": a part runs eager: " : ": runs eager: ") + event.reason + at(where),
+        event.reason);
   }
   if (event.quiet || warned_elsewhere(event.cause)) return true;
   if (settings.fullgraph && event.cause != EagerCause::kTracer) return raise(settings, event);
@@ -147,7 +154,14 @@ bool EagerLog::warn(const Settings& settings, const Event& event, const std::str
     text = std::string("flashover: ") + (event.frame ? "a part of " : "") + settings.name +
            " runs eager: " + event.reason + at(where) +
            ". flashover.explain tells more; the option eager_warning=False silences this.";
-  return PyErr_WarnEx(category, text.c_str(), 1) == 0;
+  // warnings.warn() asks for the instance, which knows the reason and what helps.
+  PyObject* warning = PyObject_CallFunction(category, "sss", text.c_str(), event.reason.c_str(), where.c_str());
+  PyObject* module = warning ? PyImport_ImportModule("warnings") : nullptr;
+  PyObject* done = module ? PyObject_CallMethod(module, "warn", "OOi", warning, category, 1) : nullptr;
+  Py_XDECREF(done);
+  Py_XDECREF(module);
+  Py_XDECREF(warning);
+  return done != nullptr;
 }
 
 PyObject* EagerLog::to_python() const {

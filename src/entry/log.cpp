@@ -36,15 +36,18 @@ Outputs& outputs() {
   return o;
 }
 
+PyObject* words_of(const std::string& text) {
+  const std::string utf8 = valid_utf8(text);
+  return PyUnicode_FromStringAndSize(utf8.data(), static_cast<Py_ssize_t>(utf8.size()));
+}
+
 // False: Python cannot be run now, or the sink failed. A Python error that is set stays.
-bool given_to_sink(Topic topic, const std::string& text) {
+bool given_to_sink(Topic topic, const std::string& text, const std::string& reason, const std::string& stack) {
   PyObject* sink = outputs().sink;
   if (!sink || !Py_IsInitialized() || !PyGILState_Check() || frame::capturing()) return false;
   frame::FetchedError pending;
-  const std::string utf8 = valid_utf8(text);
-  PyObject* words = PyUnicode_FromStringAndSize(utf8.data(), static_cast<Py_ssize_t>(utf8.size()));
-  PyObject* done = words ? PyObject_CallFunction(sink, "sO", kTopics[static_cast<size_t>(topic)], words) : nullptr;
-  Py_XDECREF(words);
+  PyObject* done = PyObject_CallFunction(sink, "sNNN", kTopics[static_cast<size_t>(topic)], words_of(text),
+                                         words_of(reason), words_of(stack));
   if (!done) PyErr_Clear();
   Py_XDECREF(done);
   pending.restore();
@@ -79,8 +82,8 @@ void set_log_sink(PyObject* sink) {
 
 bool logged(Topic topic) { return outputs().on[static_cast<size_t>(topic)]; }
 
-void log(Topic topic, const std::string& text) {
-  if (!logged(topic) || given_to_sink(topic, text)) return;
+void log(Topic topic, const std::string& text, const std::string& reason, const std::string& stack) {
+  if (!logged(topic) || given_to_sink(topic, text, reason, stack)) return;
   std::string out;
   for (const std::string& line : split(text, '\n'))
     out += "[flashover " + std::string(kTopics[static_cast<size_t>(topic)]) + "] " + line + "\n";

@@ -10,12 +10,13 @@ namespace flashover::entry {
 
 enum class Topic { kGraph, kGuards, kRecompiles, kBreaks, kKernels, kPlan, kTimes };
 bool logged(Topic topic);
-// To the sink; without one, or where Python cannot run, to stderr, every line prefixed with the topic.
-void log(Topic topic, const std::string& text);
+// To the sink; without one, or where Python cannot run, to stderr, every line prefixed with the topic. reason, stack: why
+// a program cannot be captured there and by which frames it came there, for what the sink adds for people.
+void log(Topic topic, const std::string& text, const std::string& reason = "", const std::string& stack = "");
 // Throws UserError naming the unknown topic. "" turns everything off.
 void set_logs(const std::string& topics);
 std::vector<std::string> log_topics();
-// A Python function of (topic, text), which is to write it down. Owned from then on; null: none.
+// A Python function of (topic, text, reason, stack), which is to write it down. Owned from then on; null: none.
 void set_log_sink(PyObject* sink);
 
 // What layers below say (base/diagnostics.h), whatever the topics: "flashover: " and the text.
