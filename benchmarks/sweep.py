@@ -7,6 +7,7 @@
     python benchmarks/sweep.py --json sweep.json --again # only what was not whole in that file; the file is updated
     python benchmarks/sweep.py --device cuda --jobs 16   # on a GPU, 16 models at a time
     python benchmarks/sweep.py --gradients               # the gradients of a training step (no dropout) as well
+    python benchmarks/sweep.py --sizes                   # batch, then length or height and width change, too
 
 torch.compile's capture beside ours: benchmarks/sweep_beside.py. A process forked for each model, with a time limit: a crash is a row of the table. Status: whole (one graph, equal to eager),
 breaks (equal, not one graph), WRONG, CRASH, not built (the model itself does not run; the reason is its own).
@@ -15,6 +16,7 @@ breaks (equal, not one graph), WRONG, CRASH, not built (the model itself does no
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import math
@@ -168,6 +170,44 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
     row |= {"status": "WRONG", "reason": f"difference {worst:.2e}"}
 
 
+def of_size(value: Any, batch: int, more: int, longer: int) -> Any:
+    """The same inputs of `more` samples; tokens and features `longer` times as many, images two thirds larger."""
+
+    def change(t: torch.Tensor) -> torch.Tensor:
+        if t.dim() == 0 or t.shape[0] != batch:
+            return t
+        t = torch.cat([t] * more)
+        if longer > 1 and t.dim() in (2, 3):
+            t = torch.cat([t] * longer, 1)
+        if longer > 1 and t.dim() == 4:
+            t = torch.cat([t, t[:, :, : 2 * (t.shape[2] // 3)]], 2)
+            t = torch.cat([t, t[..., : 2 * (t.shape[3] // 3)]], 3)
+        return t
+
+    return mapped(value, change)
+
+
+def compare_sizes(row: dict[str, Any], model: Any, args: Any, kwargs: Any) -> None:
+    """One compiled model at sizes that eager takes: `graphs` counts its compiles, `sizes` what was called."""
+    import flashover
+
+    found = [t for t in bench.tensors((args, kwargs)) if t.dim() > 0]
+    batch = found[0].shape[0] if found else 0
+    calls = [("first", args, kwargs)]
+    for what, more, longer in (("batch", 2, 1), ("batch", 3, 1), ("length", 2, 2), ("length", 1, 2), ("length", 3, 1)):
+        own = of_size((args, kwargs), batch, more, longer)
+        with contextlib.suppress(Exception):
+            outputs(model, *own)
+            calls.append((what, *own))
+    compiled, before = flashover.compile(model, fullgraph=True), flashover.compile_stats()["graphs"]
+    for _, own, named in calls:
+        compare(row, compiled, model, own, named)
+        if row["status"] != "whole":
+            return
+    row["graphs"] = flashover.compile_stats()["graphs"] - before
+    row["sizes"] = [what for what, *_ in calls]
+
+
 def nudged(value: Any) -> Any:
     """The same inputs, moved by about one rounding of bfloat16 (fp32 runs get here only after the fp64 reference)."""
 
@@ -204,7 +244,10 @@ def run(kind: str, name: str, options: argparse.Namespace, report: Any) -> dict[
         try:
             try:
                 row["status"] = "whole"
-                compare(row, flashover.compile(model, fullgraph=True), model, args, kwargs)
+                if options.sizes:
+                    compare_sizes(row, model, args, kwargs)
+                else:
+                    compare(row, flashover.compile(model, fullgraph=True), model, args, kwargs)
             except flashover.exc.FlashoverError as declined:
                 row |= {"status": "breaks", "reason": declined_text(declined)}
                 if isinstance(declined, flashover.exc.BackendCompilerFailed):
@@ -287,7 +330,7 @@ def each(cases: list[sweep_models.Case], options: argparse.Namespace) -> Iterato
             return
         row = in_child(kind, name, options)
         print(
-            f"{row['status']:9s} {kind}/{name} {row.get('seconds', 0):.1f}s {row.get('difference', 0):.0e} {row.get('reason', '')} {row.get('note', '')}",
+            f"{row['status']:9s} {kind}/{name} {row.get('seconds', 0):.1f}s {row.get('difference', 0):.0e} {row.get('graphs', '')} {row.get('reason', '')} {row.get('note', '')}",
             flush=True,
         )
         yield row
@@ -354,6 +397,7 @@ def main() -> int:
     )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--gradients", action="store_true", help="a backward as well, in eval mode")
+    parser.add_argument("--sizes", action="store_true", help="several batches and lengths by one compiled model")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit", type=int, default=180, help="seconds a model")
