@@ -46,7 +46,7 @@ class Settings:
     def callable_for(
         self, function: Any, this: Any = None, *, through_call: bool = False, name: str, keep_text: bool = False
     ) -> Any:
-        backend, custom = backends.resolve(self.backend)
+        backend, custom = self._backend_for(name)
         report = _reporting.collecting()
         made = _C.CompiledCallable(
             function,
@@ -64,6 +64,20 @@ class Settings:
         if report is not None:
             report.add(made)
         return made
+
+    def _backend_for(self, name: str) -> tuple[str, Any]:
+        first = int(options_table.value(self.values, "crosscheck"))
+        if not first or self.backend != "flashover":
+            return backends.resolve(self.backend)
+        from flashover._crosscheck import Crosscheck  # torch.fx is needed for this only
+
+        values = {k: v for k, v in self.values.items() if k != "crosscheck"}
+        inner = Settings(values=values)
+
+        def compile_graph(module: Any) -> Any:
+            return compile_module(module, inner)
+
+        return "crosscheck", Crosscheck(compile_graph, name, first)
 
     def compile_method(self, method: Any) -> Any:
         return compile_callable(method, self)

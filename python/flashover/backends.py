@@ -48,7 +48,10 @@ def resolve(backend: str | CompilerFn) -> tuple[str, CompilerFn | None]:
 
 
 def aot_compilers(backend: CompilerFn) -> tuple[CompilerFn, CompilerFn] | None:
-    """(fw_compiler, bw_compiler) of what torch._dynamo.backends.common.aot_autograd made; else None."""
+    """(fw_compiler, bw_compiler) of what torch._dynamo.backends.common.aot_autograd made, or of a backend that says so;
+    else None."""
+    if getattr(backend, "compiles_backwards", False):
+        return backend, backend
     common = sys.modules.get("torch._dynamo.backends.common")
     if common is None or not isinstance(backend, common.AotAutograd):
         return None

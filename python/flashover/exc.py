@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable
-from typing import ClassVar
 
 from flashover._C import FlashoverError, InternalError, UserError
 from flashover._reasons import Reason, reason_of, recompile_reason_of
@@ -13,6 +11,7 @@ from flashover._stacks import of_user
 __all__ = [
     "BackendCompilerFailed",
     "ConstraintViolationError",  # noqa: F822 -- a size was marked, and the program contradicts it
+    "CrosscheckFailed",
     "EagerWarning",
     "FlashoverError",  # base of all
     "InternalError",  # a fault of Flashover's own
@@ -54,11 +53,13 @@ class _Explained(_WithPlace):
     """title: what it is, in a few words; explanation: what the reason means; hints: what helps; docs: where there is
     more. All of them are part of str()."""
 
-    _row: ClassVar[Callable[[str], Reason]]
+    @staticmethod
+    def _row(reason: str) -> Reason:
+        return reason_of(reason)
 
     def __init__(self, message: str, reason: str = "", where: str = "", stack: str = "") -> None:
         super().__init__(message, reason, where, stack)
-        row = type(self)._row(self.reason)
+        row = self._row(self.reason)
         self.title, self.explanation, self.hints, self.docs = row.title, row.why, list(row.hints), row.docs
 
     def __str__(self) -> str:
@@ -68,7 +69,7 @@ class _Explained(_WithPlace):
             lines.append(f"  called from {frame}")
             if source := _source_of(frame.partition(" in ")[0]):
                 lines.append(f"    {source}")
-        return "\n".join([*lines, *help_lines(type(self)._row(self.reason))])
+        return "\n".join([*lines, *help_lines(self._row(self.reason))])
 
 
 def help_lines(row: Reason) -> list[str]:
@@ -81,23 +82,36 @@ def help_lines(row: Reason) -> list[str]:
 class Unsupported(_Explained):
     """fullgraph=True, and part of the program cannot be captured."""
 
-    _row = staticmethod(reason_of)
-
 
 class BackendCompilerFailed(_WithPlace):
     """The backend could not compile a captured graph."""
 
 
+class CrosscheckFailed(_WithPlace):
+    """The option crosscheck found compiled code that differs from eager beyond rounding.
+
+    operator, where (the user's file:line): the first that does; repro: a script that shows it by itself.
+    """
+
+    def __init__(self, message: str, reason: str = "", where: str = "", operator: str = "", repro: str = "") -> None:
+        super().__init__(message, reason, where)
+        self.operator, self.repro = operator, repro
+
+
 class RecompileLimitExceeded(_Explained):
     """fullgraph=True, and a callable was compiled as often as recompile_limit allows."""
 
-    _row = staticmethod(recompile_reason_of)
+    @staticmethod
+    def _row(reason: str) -> Reason:
+        return recompile_reason_of(reason)
 
 
 class WouldRecompile(_Explained):
     """The stance is fail_on_recompile, and a call does not fit what was compiled; reason: the guard that failed."""
 
-    _row = staticmethod(recompile_reason_of)
+    @staticmethod
+    def _row(reason: str) -> Reason:
+        return recompile_reason_of(reason)
 
 
 def __getattr__(name: str) -> type:

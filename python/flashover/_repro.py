@@ -1,0 +1,224 @@
+"""Parts of a captured graph, and stand-alone scripts that run them."""
+
+from __future__ import annotations
+
+import base64
+import operator
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+MOST_BYTES = 1 << 16  # of inputs that a script holds as they are
+
+
+def operators(module: fx.GraphModule) -> list[fx.Node]:
+    """The nodes that compute a tensor."""
+    return [n for n in module.graph.nodes if n.op == "call_function" and not _is_many(n)]
+
+
+def operator_of(node: fx.Node) -> fx.Node:
+    """What computes a value: not what takes it out of several results."""
+    return node.all_input_nodes[0] if node.target is operator.getitem else node
+
+
+def _is_many(node: fx.Node) -> bool:
+    """Its results are taken apart, or it is no tensor."""
+    returns = getattr(getattr(node.target, "_schema", None), "returns", None)
+    if returns is None:
+        return node.target is not operator.getitem
+    return len(returns) != 1 or str(returns[0].type) != "Tensor"
+
+
+def with_outputs(module: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphModule:
+    """The same graph with these values as results, and nothing that they do not need."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    needed = _ancestors(nodes)
+    for n in module.graph.nodes:
+        if n.op == "placeholder" or (n.op != "output" and n in needed):
+            copies[n] = graph.node_copy(n, lambda m: copies[m])
+    graph.output(tuple(copies[n] for n in nodes))
+    return fx.GraphModule(module, graph)
+
+
+def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """These and all that they are computed from."""
+    todo, found = list(nodes), set(nodes)
+    while todo:
+        for source in todo.pop().all_input_nodes:
+            if source not in found:
+                found.add(source)
+                todo.append(source)
+    return found
+
+
+class _Recorder(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.seen: dict[fx.Node, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        self.seen[n] = value.clone() if isinstance(value, torch.Tensor) and n.op == "call_function" else value
+        return value
+
+
+def values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[fx.Node, Any]:
+    """What eager computes at each node."""
+    recorder = _Recorder(module)
+    recorder.run(*inputs)
+    return recorder.seen
+
+
+def part_before(
+    module: fx.GraphModule, node: fx.Node, size: int, known: dict[fx.Node, Any]
+) -> tuple[fx.GraphModule, list[Any]]:
+    """The `size` operators that end in `node`; what they read is an input, with eager's value."""
+    ancestors = _ancestors([node])
+    order = [n for n in module.graph.nodes if n in ancestors and n.op == "call_function"]
+    inside = set(order[-size:])
+    for n in order:  # what takes results apart, or makes them, belongs to it
+        if n in inside:
+            inside.add(operator_of(n))
+    graph, copies, given = fx.Graph(), {}, []
+    outside: dict[fx.Node, None] = {}
+    for n in order:
+        if n in inside:
+            outside |= {m: None for m in n.all_input_nodes if m not in inside}
+    for i, m in enumerate(outside):
+        copies[m] = graph.placeholder(f"input_{i}")
+        given.append(known[m])
+    for n in order:
+        if n in inside:
+            copies[n] = graph.node_copy(n, lambda m: copies[m])
+    graph.output((copies[node],))
+    return fx.GraphModule(torch.nn.Module(), graph), given
+
+
+def _plain(t: torch.Tensor, seed: int) -> tuple[torch.Tensor, str] | None:
+    """A tensor that lies as this one with numbers like its, and the expression that makes it."""
+    extent = 1 + sum((s - 1) * d for s, d in zip(t.size(), t.stride(), strict=True)) if t.numel() else 0
+    size, stride, generator = tuple(t.size()), tuple(t.stride()), torch.Generator().manual_seed(seed)
+    maker = f"torch.Generator().manual_seed({seed})"
+    if t.dtype == torch.bool:
+        flat, text = torch.rand(extent, generator=generator) < 0.5, f"(torch.rand({extent}, generator={maker}) < 0.5)"
+    elif t.is_floating_point():
+        finite = t[t.isfinite()].double()
+        mean = round(float(finite.mean()), 6) if finite.numel() else 0.0
+        spread = round(float(finite.std()), 6) if finite.numel() > 1 else 1.0
+        flat = (torch.randn(extent, generator=generator, dtype=torch.float64) * spread + mean).to(t.dtype)
+        text = f"(torch.randn({extent}, generator={maker}, dtype=torch.float64) * {spread} + {mean}).to({t.dtype})"
+    elif not t.is_complex() and t.numel():
+        low, high = int(t.min()), int(t.max()) + 1
+        flat = torch.randint(low, high, (extent,), generator=generator, dtype=t.dtype)
+        text = f"torch.randint({low}, {high}, ({extent},), generator={maker}, dtype={t.dtype})"
+    else:
+        return None
+    device = "" if t.device.type == "cpu" else f".to({str(t.device)!r})"
+    return flat.as_strided(size, stride).to(t.device), f"{text}.as_strided({size}, {stride}){device}"
+
+
+def _plain_all(given: Sequence[Any]) -> tuple[list[Any], list[str]] | None:
+    made = [_plain(t, i) if isinstance(t, torch.Tensor) else (t, repr(t)) for i, t in enumerate(given)]
+    if any(m is None for m in made):
+        return None
+    return [m[0] for m in made if m], [m[1] for m in made if m]
+
+
+def plainest(
+    part: fx.GraphModule, given: list[Any], shows: Callable[[list[Any]], bool]
+) -> tuple[list[Any], list[str] | None]:
+    """Inputs that a line of text makes, and these lines, where they show it as well as those that were given."""
+    made = _plain_all(given)
+    return made if made and shows(made[0]) else (given, None)
+
+
+def _bytes_of(value: Any) -> str:
+    """A tensor as Python text that has its elements."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    packed = base64.b85encode(zlib.compress(bytes(flat.tolist()))).decode()
+    size, stride = tuple(value.size()), tuple(value.stride())
+    layout = "" if value.is_contiguous() else f"  # its strides were {stride}"
+    return (
+        f"torch.frombuffer(bytearray(zlib.decompress(base64.b85decode({packed!r}))), dtype={value.dtype})"
+        f".reshape({size}).to({str(value.device)!r}),{layout}"
+    )
+
+
+def _lines_of(given: list[Any]) -> list[str]:
+    """Inputs as they are; those that are too large for a script as tensors like them."""
+    plain = _plain_all(given)
+    lines = []
+    for i, value in enumerate(given):
+        large = isinstance(value, torch.Tensor) and value.numel() * value.element_size() > MOST_BYTES
+        if large and plain:
+            lines.append(f"{plain[1][i]},  # like the one that showed it, which is too large to be here")
+        else:
+            lines.append(_bytes_of(value) if isinstance(value, torch.Tensor) else f"{value!r},")
+    return lines
+
+
+SCRIPT = '''\
+"""What the option crosscheck found in {what}
+
+Raises while compiled code and eager differ."""
+
+import base64
+import zlib
+
+import torch
+from torch import device, inf, nan
+
+import flashover
+
+
+def f({parameters}):
+{body}
+
+
+inputs = [
+{inputs}
+]
+with torch.no_grad():
+    expected = f(*inputs)
+    got = flashover.compile(f, fullgraph=True)(*inputs)
+for g, e in zip(got, expected):
+    torch.testing.assert_close(g, e, equal_nan=True)
+print("compiled code and eager agree")
+'''
+
+
+def script(part: fx.GraphModule, given: list[Any], made_by: list[str] | None, name: str, what: str) -> str:
+    """A program that runs this graph compiled and not. made_by: expressions that make its inputs."""
+    if any(n.op == "get_attr" for n in part.graph.nodes):  # constants become inputs
+        part, given = _without_attributes(part, given)
+        made_by = None
+    lines = [f"{expression}," for expression in made_by] if made_by else _lines_of(given)
+    placeholders = [n.name for n in part.graph.nodes if n.op == "placeholder"]
+    body = part.graph.python_code("self").src.partition(":\n")[2]
+    safe = f"{name}: {what}".replace("\\", "/").replace('"', "'").replace("\n", " ")
+    return SCRIPT.format(
+        what=safe,
+        parameters=", ".join(placeholders),
+        body=body.rstrip(),
+        inputs="\n".join(f"    {line}" for line in lines),
+    )
+
+
+def _without_attributes(module: fx.GraphModule, given: list[Any]) -> tuple[fx.GraphModule, list[Any]]:
+    graph, copies = fx.Graph(), {}
+    more = [n for n in module.graph.nodes if n.op == "get_attr"]
+    for n in module.graph.nodes:
+        if n.op == "placeholder":
+            copies[n] = graph.node_copy(n)
+    for i, n in enumerate(more):
+        copies[n] = graph.placeholder(f"constant_{i}")
+    for n in module.graph.nodes:
+        if n not in copies:
+            copies[n] = graph.node_copy(n, lambda m: copies[m])
+    return fx.GraphModule(torch.nn.Module(), graph), [*given, *(getattr(module, str(n.target)) for n in more)]
