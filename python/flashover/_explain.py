@@ -167,7 +167,7 @@ def explain(target: Callable[P, Any], *, measure: bool = False, **compile_argume
             return Explanation(name, inner.entries(), inner.tallies())
         devices = {e["device"] for e in inner.entries() if e["device"]}
         cuda = any(d.startswith("cuda") for d in devices)
-        tallies = inner.tallies()  # of the one call
+        tallies, hits = inner.tallies(), {e["serial"]: e["hits"] for e in inner.entries()}  # of the one call
         original = original_of(target)
         eager = least_seconds(lambda: original(*args, **kwargs), cuda)
         fast = least_seconds(lambda: compiled(*args, **kwargs), cuda)
@@ -176,7 +176,7 @@ def explain(target: Callable[P, Any], *, measure: bool = False, **compile_argume
             repeat(lambda: compiled(*args, **kwargs), cuda)
         finally:
             inner.measure(False)
-        made = Explanation(name, inner.entries(), tallies)
+        made = Explanation(name, [e | {"hits": hits.get(e["serial"], 0)} for e in inner.entries()], tallies)
         made.eager_seconds, made.call_seconds = eager, fast
         for device in sorted(devices):
             if rate := copy_bandwidth(torch.device(device)):

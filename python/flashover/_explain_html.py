@@ -1,55 +1,16 @@
-"""An Explanation as one HTML page: no script, no font, no picture from anywhere else.
+"""An Explanation as one HTML page: nothing is loaded from anywhere else, and the one script is the page's own.
 
 Whatever comes from the user's program (names, files, guards, sources) goes through text()."""
 
 from __future__ import annotations
 
-import html
 import math
-import os
-from typing import Any, Protocol
+from typing import Any
 
 from flashover._explain_text import TEXTS, missed_lines, size
-
-
-class Explained(Protocol):
-    """What a page shows of an Explanation."""
-
-    name: str
-    bandwidth: dict[str, float]
-
-    @property
-    def graphs(self) -> list[dict[str, Any]]: ...
-    @property
-    def breaks(self) -> list[dict[str, str]]: ...
-    @property
-    def declines(self) -> list[dict[str, str]]: ...
-    @property
-    def eager(self) -> list[dict[str, Any]]: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
-
-STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1300px; padding: 0 1em; color: #222; }
-h1 { font-size: 1.6em } h2 { font-size: 1.25em; margin-top: 2em; border-bottom: 1px solid #ccc }
-pre { background: #f6f6f4; padding: .6em; overflow-x: auto; font-size: 12px; margin: .3em 0 }
-td pre { white-space: pre-wrap; overflow-wrap: anywhere }
-table { border-collapse: collapse; width: 100%; font-size: 13px }
-td, th { text-align: left; padding: 2px 8px; border-bottom: 1px solid #eee; vertical-align: top }
-td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-.bar { background: #7aa6c2; height: 9px; display: inline-block; min-width: 1px }
-.extern { color: #8a4b08 } .kernel { color: #0b5345 } .copy { color: #666 } .frozen { opacity: .6 }
-.warn { background: #fff3d6; padding: .5em .8em; margin: .4em 0; border-left: 4px solid #e0a800 }
-.small { color: #666; font-size: 12px } summary { cursor: pointer }
-"""
-
-
-def text(value: Any) -> str:
-    """Anything as what a browser shows literally."""
-    printable = "".join(
-        c if c in "\n\t" or (ord(c) >= 32 and not 0xD800 <= ord(c) < 0xE000) else "\ufffd" for c in str(value)
-    )
-    return html.escape(printable, quote=True)
+from flashover._page_parts import SCRIPT, STYLE, Explained, highlighted, policy, text
+from flashover._page_source import anchor, hue, modules_part, source_part
+from flashover._summary import count, duration, shares_line, short, step_name, verdict
 
 
 def fold(title: str, body: str, count: str = "") -> str:
@@ -91,32 +52,32 @@ def flow(steps: list[dict[str, Any]]) -> str:
     return "".join(parts) + "</svg>"
 
 
-def short(line: str) -> str:
-    """A file:line without the folder of installed packages, or the current one."""
-    for folder in ("site-packages/", f"{os.getcwd()}/"):
-        line = line.rpartition(folder)[2]
-    return line
-
-
-def steps_table(steps: list[dict[str, Any]]) -> str:
-    measured = any(s["seconds"] >= 0 for s in steps)
-    most = max((s["seconds"] if measured else s["bytes_read"] + s["bytes_written"] for s in steps), default=0) or 1
+def steps_table(graph: int, steps: list[tuple[int, dict[str, Any]]]) -> str:
+    """steps: with their numbers in the graph."""
+    measured = any(s["seconds"] >= 0 for _, s in steps)
+    most = max((s["seconds"] if measured else s["bytes_read"] + s["bytes_written"] for _, s in steps), default=0) or 1
     head = "<th class=n>#</th><th>step</th><th>fused</th><th>lines</th><th class=n>read</th><th class=n>written</th>"
     if measured:
         head += "<th class=n>&micro;s</th><th class=n>GB/s</th><th class=n>of memory</th>"
-    out = [f"<table><tr>{head}<th></th></tr>"]
-    for i, s in enumerate(steps):
+    head = head.replace("<th class=n>", "<th class='n sorts'>").replace("<th>", "<th class=sorts>")
+    out = [f"<table class=steps><tbody><tr>{head}<th></th></tr>"]
+    for i, s in steps:
         lines = "<br>".join(text(short(line)) for line in s["lines"]) + (
             f"<br><span class=small>{text(s['module'])}</span>" if s["module"] else ""
         )
-        name = f"<b>{text(s['name'])}</b>"
+        name = f"<b>{text(step_name(s))}</b>"
+        symbol = f"<p class=small>{text(s['name'])}</p>"
         if s["source"]:
-            name = f"<details><summary>{name}</summary>{pre(s['source'])}</details>"
+            source = f"{symbol}<pre>{highlighted(s['source'])}</pre>"
+            name = f"<details><summary>{name}</summary>{source}</details>"
+        chip = f'<span class=chip style="--hue:{hue(graph, i)}">{i}</span>'
         note = " ".join(x for x in (s["side"], "frozen" if s["frozen"] else "", s["kind"]) if x)
         cells = (
-            f"<td class=n>{i}</td><td class={s['kind']}>{name} <span class=small>{text(note)}</span></td>"
+            f"<td class=n data-value={i}>{chip}</td>"
+            f"<td class={s['kind']}>{name} <span class=small>{text(note)}</span></td>"
             f"<td>{text(', '.join(s['operators'])) if len(s['operators']) > 1 else ''}</td><td>{lines}</td>"
-            f"<td class=n>{size(s['bytes_read'])}</td><td class=n>{size(s['bytes_written'])}</td>"
+            f"<td class=n data-value={s['bytes_read']}>{size(s['bytes_read'])}</td>"
+            f"<td class=n data-value={s['bytes_written']}>{size(s['bytes_written'])}</td>"
         )
         if measured:
             known = s["seconds"] >= 0
@@ -127,12 +88,8 @@ def steps_table(steps: list[dict[str, Any]]) -> str:
             )
         part = (max(s["seconds"], 0) if measured else s["bytes_read"] + s["bytes_written"]) / most
         cells += f'<td><span class=bar style="width:{part * 120:.0f}px"></span></td>'
-        out.append(f"<tr class={'frozen' if s['frozen'] else 'runs'}>{cells}</tr>")
-    return "".join(out) + "</table>"
-
-
-def count(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
+        out.append(f"<tr id={anchor(graph, i)} class={'frozen' if s['frozen'] else 'runs'}>{cells}</tr>")
+    return "".join(out) + "</tbody></table>"
 
 
 def stops(e: Explained) -> str:
@@ -169,10 +126,10 @@ def graph(i: int, g: dict[str, Any]) -> str:
     measured = sum(max(s["seconds"], 0) for s in g["steps"])
     if measured:
         out.append(f"<p>{measured * 1e6:.1f} &micro;s in {len(g['steps'])} steps.</p>")
-    calls, once = ([s for s in g["steps"] if s["frozen"] is frozen] for frozen in (False, True))
-    out.append(steps_table(calls))
+    calls, once = ([(n, s) for n, s in enumerate(g["steps"]) if s["frozen"] is frozen] for frozen in (False, True))
+    out.append(steps_table(i, calls))
     if once:
-        out.append(fold("steps that run once", steps_table(once), f"{len(once)}, of parameters and constants only"))
+        out.append(fold("steps that run once", steps_table(i, once), f"{len(once)}, of parameters and constants only"))
     out.append(fold("data flow", flow(g["steps"]), f"{len(g['steps'])} steps"))
     stages = sorted(g["stages"].items(), key=lambda kv: -kv[1])
     total = max(g["seconds"], 1e-9)
@@ -191,6 +148,56 @@ def graph(i: int, g: dict[str, Any]) -> str:
     return "".join(out)
 
 
+def bound_by(e: Explained) -> str:
+    """Of measured calls: how near to the memory's rate the steps come that do most."""
+    steps = [s for g in e.graphs for s in g["steps"] if s["seconds"] > 0]
+    if not e.bandwidth or not steps:
+        return ""
+    moved = sum(s["bytes_read"] + s["bytes_written"] for s in steps)
+    rate = moved / sum(s["seconds"] for s in steps)
+    share = rate / max(e.bandwidth.values())
+    return card(f"{rate / 1e9:.0f} GB/s", f"moved by its steps, {share:.0%} of what copying reaches")
+
+
+def card(what: str, words: str) -> str:
+    return f"<div class=card><b>{text(what)}</b> <span class=small>{text(words)}</span></div>"
+
+
+def cards(e: Explained) -> str:
+    """The page in a few numbers."""
+    d = e.to_dict()
+    out = []
+    if e.call_seconds and e.eager_seconds:
+        ratio = e.eager_seconds / e.call_seconds
+        out.append(
+            card(f"{ratio:.2f}x", f"of eager's speed: {duration(e.eager_seconds)} to {duration(e.call_seconds)}")
+        )
+    out.append(card(f"{d['kernel_count']} + {d['extern_call_count']}", "kernels and calls of libraries"))
+    out.append(card(count(len(e.breaks), "graph break"), count(d["graph_count"], "graph")))
+    out.append(card(count(len(e.recompiles), "recompilation"), f"{len(e.declines)} calls or parts left eager"))
+    out.append(card(duration(sum(g["seconds"] for g in e.graphs)), "to compile"))
+    kept = sum(g["saved_bytes"] for g in e.graphs)
+    memory = f"of temporaries; {size(kept)} kept for the backward" if kept else "of temporaries"
+    out.append(card(size(max((g["arena_bytes"] for g in e.graphs), default=0)), memory))
+    out.append(bound_by(e))
+    return f"<div class=cards>{''.join(out)}</div>"
+
+
+def versions_part(e: Explained) -> str:
+    """What there is a version for, where there are several."""
+    found = [g for g in e.graphs if not g["continues"]]
+    if len(found) < 2:
+        return ""
+    rows = "".join(
+        f"<tr><td class=n>{g['version']}</td><td class=n>{g['hits']}</td><td class=n>{duration(g['seconds'])}</td>"
+        f"<td>{text(', '.join(s['size'] for s in g['symbols'] if s['value'] is None) or 'none')}</td>"
+        f"<td>{text(g['recompiled_for'])}</td></tr>"
+        for g in found
+    )
+    head = "<th class=n>version</th><th class=n>calls</th><th class=n>compiled in</th><th>sizes that may change</th>"
+    return f"<h2>Versions</h2><table><tr>{head}<th>because</th></tr>{rows}</table>"
+
+
 def page(e: Explained) -> str:
     d = e.to_dict()
     summary = (
@@ -202,10 +209,15 @@ def page(e: Explained) -> str:
         f"<p>Memory of {text(k)}: {v / 1e9:.0f} GB/s (measured by copying).</p>" for k, v in e.bandwidth.items()
     )
     skipped = f"<div class=warn>not tried: {text(d['skipped'])}</div>" if d["skipped"] else ""
+    shares = "".join(f"<p>{text(line)}</p>" for line in shares_line(e))
     graphs = "".join(graph(i, g) for i, g in enumerate(e.graphs))
+    find = '<p><input class=find type=search placeholder="find a step: name, line, module"></p>' if graphs else ""
     return (
         '<!doctype html><html lang=en><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>flashover: {text(e.name)}</title><style>{STYLE}</style></head><body>"
-        f"<h1>{text(e.name)}</h1><p>{summary}.</p>{memory}{skipped}{stops(e)}{graphs}</body></html>\n"
+        f"<h1>{text(e.name)}</h1><p>{text(verdict(e))}</p>{cards(e)}<p>{summary}.</p>{shares}{memory}{skipped}"
+        f"{stops(e)}{source_part(e)}{modules_part(e)}{versions_part(e)}{find}{graphs}"
+        f"<script>{SCRIPT}</script></body></html>\n"
     )

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flashover._explain_html import STYLE, text
 from flashover._live import Live
+from flashover._page_parts import STYLE, text
 from flashover._reporting import Collected, start
 from flashover._summary import count, duration, short, source_line, verdict
 

@@ -65,9 +65,9 @@ def step_name(step: dict[str, Any]) -> str:
     """A step by the program's operators: layer_norm+gelu."""
     names = []
     for operator in step["operators"]:
-        parts = operator.split(".")
-        name = parts[1] if len(parts) > 1 and parts[0] == "aten" else operator
-        names.append(name.removeprefix("native_").rstrip("_") or name)
+        parts = operator.split(".")  # namespace, name, overload; of what a kernel computes the name alone
+        name = parts[1] if len(parts) > 1 else operator
+        names.append(name.strip("_").removeprefix("native_") or name)
     shown = "+".join(names[:5]) + (f"+{len(names) - 5} more" if len(names) > 5 else "")
     return shown or step["name"]
 
@@ -209,7 +209,7 @@ def shares_line(e: Summarized) -> Iterator[str]:
         parts[names.get(s["kind"], "copies")] += _weight(s, key)
         total += _weight(s, key)
     if key == "seconds" and e.call_seconds and e.call_seconds > total:
-        parts["Python, guards and eager parts"] = e.call_seconds - total
+        parts["the rest (Python, guards, eager parts)"] = e.call_seconds - total
         total = e.call_seconds
     shown = ", ".join(f"{name} {value / (total or 1):.0%}" for name, value in parts.items() if value > 0)
     yield f"of a call's {words}: {shown or 'nothing'}"

@@ -14,7 +14,7 @@ with torch.no_grad():
 page = explained.to_html()
 assert "<p>1 graph, 0 graph breaks" in page
 assert not re.search(r"[a-z]</b><span class=small>", page)
-rows = re.findall(r"<tr class=(\w+)>", page)
+rows = re.findall(r"<tr id=\w+ class=(\w+)>", page)
 assert rows and rows == sorted(rows, key=lambda kind: kind == "frozen"), rows
 assert "site-packages/" not in re.sub(r"<pre>.*?</pre>", "", page, flags=re.DOTALL)
 assert "pre-wrap" in page
