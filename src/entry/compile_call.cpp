@@ -171,6 +171,12 @@ void connect_inputs(Entry& e) {
       e.inputs.push_back(kNumberInput + static_cast<int32_t>(at));
       continue;
     }
+    if (i < c.size_inputs.size() && c.size_inputs[i] >= 0) {
+      const auto& steps = c.numbers.sizes;
+      const auto at = std::find(steps.begin(), steps.end(), c.size_inputs[i]) - steps.begin();
+      e.inputs.push_back(kSizeInput + static_cast<int32_t>(at));
+      continue;
+    }
     const auto narrowed =
         std::find_if(c.narrowed_inputs.begin(), c.narrowed_inputs.end(),
                      [&](const frame::NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });
@@ -308,7 +314,7 @@ std::vector<at::Tensor> example_inputs(Entry& e, PyObject* const* bound) {
     if (!frame::evaluate(c.numbers, objects.data(), read_item, values))
       throw Declined("a number does not fit its tensors");
     objects.insert(objects.end(), values.begin(), values.end());
-    if (!c.numbers.inputs.empty()) numbers = number_tensors(e, objects.data());
+    numbers = number_tensors(e, objects.data());
     for (PyObject* v : values) Py_DECREF(v);
   }
   for (int32_t i : e.inputs) examples.push_back(graph_input(e, i, objects.data(), numbers.get()));
@@ -354,7 +360,7 @@ bool run_backend(Attempt& a, const std::vector<at::Tensor>& examples, bool pipel
 void note_compiled(Attempt& a) {
   Entry& e = a.entry;
   for (size_t i = 0; i < e.inputs.size(); ++i)  // what is made for a call has no other owner
-    e.borrowed[i] = e.inputs[i] < kNarrowedInput && e.runner->borrows(i);
+    e.borrowed[i] = e.inputs[i] < kSizeInput && e.runner->borrows(i);
   static int dumped = 0;
   for (const auto& [symbol, source] : e.report.kernel_sources) {
     log(Topic::kKernels, source);

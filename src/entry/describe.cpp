@@ -29,7 +29,7 @@ std::vector<std::string> guards_of(const Entry& e) {
 PyObject* symbols_of(const Entry& e) {
   PyObject* out = PyList_New(0);
   for (const frame::SizeSymbol& s : e.capture.size_symbols) {
-    const std::string size = s.path + ".shape[" + std::to_string(s.dim) + "]";
+    const std::string size = s.in_words();
     const bool itself = !s.fixed && s.stands_for == size;
     PyObject* most = s.most == sym::Range::kInf ? Py_NewRef(Py_None) : PyLong_FromLongLong(s.most);
     PyObject* value = s.fixed ? PyLong_FromLongLong(s.value) : Py_NewRef(Py_None);

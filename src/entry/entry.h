@@ -43,8 +43,9 @@ struct Settings {
 // The numbers that are inputs of a graph, as 0-d tensors.
 struct NumberTensors {
   std::vector<at::Tensor> tensors;
+  std::vector<at::Tensor> sizes;  // of so many elements, for ints that are sizes
 };
-constexpr int32_t kNumberInput = 1 << 30, kNarrowedInput = 1 << 29;
+constexpr int32_t kNumberInput = 1 << 30, kNarrowedInput = 1 << 29, kSizeInput = 1 << 28;
 PyObject* read_item(PyObject* tensor, DType dtype);  // frame::ReadItem
 
 // The result of one compilation: a way to run calls that match `guards`.
@@ -63,7 +64,8 @@ struct Entry {
   bool general = false;        // made when the limit was reached, with symbols for all sizes
   std::unique_ptr<Runner> runner;
   // Per graph input: index into the required objects, -1 - index into constants, kNumberInput + index into
-  // capture.numbers.inputs, kNarrowedInput + index into capture.narrowed_inputs.
+  // capture.numbers.inputs, kNarrowedInput + index into capture.narrowed_inputs, kSizeInput + index into
+  // capture.numbers.sizes.
   std::vector<int32_t> inputs;
   std::vector<bool> borrowed;            // by graph input: the runner needs no reference of its own to it
   bool ours = false;                     // its graph runs as our kernels, which keep no inputs
@@ -104,8 +106,8 @@ at::Tensor narrowed_input(const Entry& e, size_t index, PyObject* const* objects
 inline at::Tensor graph_input(const Entry& e, int32_t i, PyObject* const* objects, const NumberTensors* numbers) {
   if (i < 0) return e.constants[-1 - i];
   if (i >= kNumberInput) return numbers->tensors[i - kNumberInput];
-  return i >= kNarrowedInput ? narrowed_input(e, static_cast<size_t>(i - kNarrowedInput), objects)
-                             : THPVariable_Unpack(objects[i]);
+  if (i >= kNarrowedInput) return narrowed_input(e, static_cast<size_t>(i - kNarrowedInput), objects);
+  return i >= kSizeInput ? numbers->sizes[i - kSizeInput] : THPVariable_Unpack(objects[i]);
 }
 
 // Totals since the process started.

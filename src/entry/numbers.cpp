@@ -41,8 +41,14 @@ at::Tensor narrowed_input(const Entry& e, size_t index, PyObject* const* objects
 std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* objects) {
   const std::vector<int32_t>& steps = e.capture.numbers.inputs;
   const auto number = [&](size_t i) { return objects[e.required + static_cast<size_t>(steps[i])]; };
+  const std::vector<int32_t>& size_steps = e.capture.numbers.sizes;
+  const auto resize = [&](const at::Tensor& t, size_t i) {
+    PyObject* size = objects[e.required + static_cast<size_t>(size_steps[i])];
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef{PyLong_AsLongLong(size)}, c10::IntArrayRef{0});
+  };
   if (e.spare && e.spare.use_count() == 1) {
     for (size_t i = 0; i < steps.size(); ++i) write(e.spare->tensors[i].mutable_data_ptr(), number(i));
+    for (size_t i = 0; i < size_steps.size(); ++i) resize(e.spare->sizes[i], i);
     return e.spare;
   }
   c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
@@ -59,6 +65,7 @@ std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* objects
     impl->set_wrapped_number(true);
     out->tensors.emplace_back(std::move(impl));
   }
+  for (size_t i = 0; i < size_steps.size(); ++i) resize(out->sizes.emplace_back(at::zeros({1}, at::kLong)), i);
   // Not where they may be kept for a backward. (Kernels on a device take their values along.)
   if (e.ours && !e.capture.joint.present) e.spare = out;
   return out;

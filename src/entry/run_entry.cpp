@@ -75,7 +75,7 @@ class Inputs {
 PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** objects,
                     std::vector<frame::FrameState>& frames, Repeat& repeat) {
   const std::shared_ptr<NumberTensors> numbers =
-      e->capture.numbers.inputs.empty() ? nullptr : number_tensors(*e, objects);
+      e->capture.numbers.inputs.empty() && e->capture.numbers.sizes.empty() ? nullptr : number_tensors(*e, objects);
   const Inputs inputs(*e, objects, numbers.get());
   const size_t held = e->required + e->capture.numbers.steps.size();
   for (size_t i = 0; i < held; i++) Py_INCREF(objects[i]);

@@ -35,11 +35,11 @@ class SourceObjects {
     const size_t numbers = e.capture.numbers.steps.size();
     objects_.resize(std::max(objects_.size(), e.required + numbers));
     if (!e.guards->check(slots, objects_.data(), untouched)) return false;
-    if (!e.capture.sizes.empty() && !e.capture.sizes.holds(objects_.data())) return false;
-    if (numbers == 0) return true;
-    if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_)) return false;
-    std::copy(values_.begin(), values_.end(), objects_.begin() + static_cast<std::ptrdiff_t>(e.required));
-    return true;
+    if (numbers != 0) {
+      if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_)) return false;
+      std::copy(values_.begin(), values_.end(), objects_.begin() + static_cast<std::ptrdiff_t>(e.required));
+    }
+    return e.capture.sizes.empty() || e.capture.sizes.holds(objects_.data());
   }
   PyObject** data() { return objects_.data(); }
 

@@ -186,6 +186,8 @@ void take_numbers(Numbers& numbers, Reconstructor& reconstructor, Capture& out) 
       s.a = reconstructor.require(s.a);
   out.number_inputs.assign(out.graph.inputs.size(), -1);
   for (auto [input, step] : numbers.inputs) out.number_inputs[static_cast<size_t>(input)] = step;
+  out.size_inputs.assign(out.graph.inputs.size(), -1);
+  for (auto [input, step] : numbers.size_inputs) out.size_inputs[static_cast<size_t>(input)] = step;
   for (NarrowedInput& p : out.narrowed_inputs) p.base = reconstructor.require(p.base);
   out.numbers.limit = 3.4028234663852886e38;
   for (const graph::Value& v : out.graph.values)
@@ -311,6 +313,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   if (request.refuted != nullptr) session.sizes().refuted = *request.refuted;
   in.recorder.numbers.takes_the_usual_way = speculation.usual_answers;
   in.recorder.numbers.elements = speculation.elements;
+  in.recorder.numbers.ints_are_sizes = request.varying_sizes != nullptr && !request.varying_sizes->marked_only;
   if (speculation.elements)
     session.element_read = [&in = in, raw = &session](int32_t input) {
       DType dtype{};
@@ -452,10 +455,11 @@ void Run::take_sizes(Reconstructor& reconstructor) {
     SizeSymbol s;
     s.path = out.graph.inputs[static_cast<size_t>(input)].name;
     s.dim = static_cast<size_t>(dim);
+    s.number = out.size_inputs[static_cast<size_t>(input)] >= 0;
     s.name = sym::size_symbol(static_cast<int>(k)).str();
     s.where = sizes.where_equal(static_cast<int>(k));
     s.marked = sizes.promise(static_cast<int>(k)).kind != sym::Promise::Kind::kNone;
-    names.push_back(s.path + ".shape[" + std::to_string(dim) + "]");
+    names.push_back(s.in_words());
     equal_at.push_back(s.where);
     out.size_symbols.push_back(std::move(s));
   }
@@ -498,6 +502,10 @@ void Run::take_sizes(Reconstructor& reconstructor) {
     in.recorder.leave_open(source, parts);
     inputs.push_back({reconstructor.require(source), out.graph.inputs[i].name, type});
   }
+  const auto behind = static_cast<int32_t>(out.required.size());  // numbers lie behind the objects
+  for (size_t i = 0; i < out.graph.inputs.size(); ++i)
+    if (const int32_t step = out.size_inputs[i]; step >= 0)
+      inputs.push_back({behind + step, out.graph.inputs[i].name, out.graph.type(out.graph.inputs[i].value), true});
   out.sizes = guards::SizeProgram(std::move(inputs), sizes.asked(), std::move(names), equal_at);
 }
 
@@ -513,7 +521,7 @@ void Run::finish(Reconstructor& reconstructor, size_t inputs) {
   for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
     const graph::InputKind kind = out.graph.inputs[i].kind;
     const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;
-    const bool number = i < out.number_inputs.size() && out.number_inputs[i] >= 0;
+    const bool number = out.number_inputs.at(i) >= 0 || out.size_inputs.at(i) >= 0;
     const bool narrowed = std::any_of(out.narrowed_inputs.begin(), out.narrowed_inputs.end(),
                                       [&](const NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });
     if ((constant || number || narrowed) != (out.input_sources[i] == kNoSource))

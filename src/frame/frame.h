@@ -164,6 +164,7 @@ struct Capture {
   std::vector<BrokenMark> broken_marks;
   NumberProgram numbers;  // its values stand behind the required objects when reconstruction and effects run
   std::vector<int32_t> number_inputs;  // by graph input: step of `numbers`, or -1
+  std::vector<int32_t> size_inputs;    // the same of ints that are sizes
   std::vector<NarrowedInput> narrowed_inputs;
   bool took_narrowed_inputs = false;  // also where it declined
   std::vector<ReconstructionStep> reconstruction;

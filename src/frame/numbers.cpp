@@ -60,6 +60,7 @@ bool is_number(PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(
 // What the trace may hold by address.
 bool may_stand(PyObject* o) { return is_number(o) || (PyUnicode_CheckExact(o) && PyUnicode_GET_LENGTH(o) > 0); }
 
+constexpr long long kLargestSize = 1LL << 40;
 constexpr unaryfunc kUnary[] = {PyNumber_Negative, PyNumber_Positive, PyNumber_Invert};
 
 PyObject* formatted(PyObject* v, int conversion, PyObject* spec) {
@@ -167,6 +168,11 @@ bool evaluate(const NumberProgram& p, PyObject* const* objects, ReadItem read, s
       if (PyErr_Occurred() || n > (1 << 24) || n < -(1 << 24)) return miss();
     }
   }
+  for (int32_t i : p.sizes) {
+    int overflow = 0;
+    const long long n = PyLong_AsLongLongAndOverflow(values[static_cast<size_t>(i)], &overflow);
+    if (overflow != 0 || n < sym::kSizeSymbolRange.lo || n > kLargestSize) return miss();
+  }
   return true;
 }
 
@@ -242,6 +248,53 @@ std::pair<sym::Relation, bool> relation_of(int op) {  // and whether the sides a
 }
 
 }  // namespace
+
+// An int as an expression over symbols: what it was computed of, or a symbol of its own.
+std::optional<sym::Expr> Numbers::size_of(int32_t step) {
+  const auto at = static_cast<size_t>(step);
+  if (const auto known = sizes_.find(step); known != sizes_.end()) return known->second;
+  PyObject* const now = objects_[at].get();
+  const NumberStep s = program.steps[at];
+  if (!PyLong_CheckExact(now)) return std::nullopt;
+  if (s.kind == NumberStep::Kind::kConstant) return expr_of(s.object.get());
+  if (read_[at] || s.kind == NumberStep::Kind::kOfData) return std::nullopt;
+  int overflow = 0;
+  const long long n = PyLong_AsLongLongAndOverflow(now, &overflow);
+  std::optional<sym::Expr> e;
+  if (s.kind == NumberStep::Kind::kBinary)
+    if (const auto a = size_of(s.a), b = a ? size_of(s.b) : std::nullopt; b) e = computed(*a, *b, s.op);
+  if (!e && (overflow != 0 || n < sym::kLeastPresumed || n > kLargestSize)) return std::nullopt;
+  if (!e) {
+    int32_t input = -1;
+    const std::string path = s.kind == NumberStep::Kind::kSource ? recorder_.name_of(s.a) : "";
+    e = session_->add_size(n, path.empty() ? "number " + std::to_string(step) : path, input);
+    size_inputs.emplace_back(input, step);
+    program.sizes.push_back(step);
+  }
+  sizes_.emplace(step, *e);
+  step_of_size_.try_emplace(*e, step);
+  return e;
+}
+
+void Numbers::as_sizes(PyObject* o, int depth) {
+  if (!ints_are_sizes || o == nullptr) return;
+  if (const int32_t step = step_of(o); step >= 0) {
+    size_of(step);
+  } else if (depth <= 2 && holds(o, depth)) {
+    if (PyTuple_Check(o) || PyList_CheckExact(o))
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) as_sizes(PySequence_Fast_GET_ITEM(o, i), depth + 1);
+    if (Py_TYPE(o) == &PySlice_Type) {
+      auto* s = reinterpret_cast<PySliceObject*>(o);
+      for (PyObject* part : {s->start, s->stop, s->step}) as_sizes(part, depth + 1);
+    }
+  }
+}
+
+void Numbers::mixed_with_sizes(PyObject* a, PyObject* b) {
+  const int32_t x = step_of(a), y = step_of(b);
+  if (x < 0 || y < 0 || sizes_.contains(x) == sizes_.contains(y)) return;
+  as_sizes(sizes_.contains(x) ? b : a);
+}
 
 std::optional<sym::Expr> Numbers::expr_of(PyObject* o) const {
   if (const int32_t step = step_of(o); step >= 0) {
@@ -408,6 +461,7 @@ PyObject* Numbers::binary(PyObject* a, PyObject* b, int op) {
     PyErr_Clear();  // what eager raises, it raises for these values
     return nullptr;
   }
+  mixed_with_sizes(a, b);
   NumberStep s;
   s.kind = NumberStep::Kind::kBinary;
   const std::optional<sym::Expr> x = expr_of(a), y = expr_of(b);
@@ -674,6 +728,7 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
   if (!result) PyErr_Clear();
   if (!result) return -1;
   const int now = result.get() == Py_True;
+  mixed_with_sizes(a, b);
   if (const auto x = expr_of(a), y = expr_of(b); x && y && (is(a) || is(b))) {
     const auto [relation, exchanged] = relation_of(op);
     const sym::Expr left = exchanged ? *y : *x, right = exchanged ? *x : *y;

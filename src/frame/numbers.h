@@ -54,6 +54,7 @@ struct NumberProgram {
   std::vector<NumberStep> steps;
   std::vector<NumberCheck> checks;
   std::vector<int32_t> inputs;  // steps whose values are inputs of the graph
+  std::vector<int32_t> sizes;   // ints that are symbols: the graph has an input of so many elements
   double limit = 0;             // finite inputs are not larger (the tensors' dtypes hold them)
   bool empty() const { return steps.empty(); }
 };
@@ -101,6 +102,8 @@ class Numbers {
   PyObject* format_items(PyObject* a);                            // a tuple or list, as its repr() does
   PyObject* join(PyObject* const* parts, int count);              // strings, made of numbers or not
   PyObject* call(PyObject* function, PyObject* const* args, size_t nargs);
+  // Ints that change, where sizes are taken or compared: symbols from now on, if they may be. Containers are looked into.
+  void as_sizes(PyObject* o, int depth = 0);
   int compare(PyObject* a, PyObject* b, int op);  // -1: not taken
   int truth(PyObject* a);                         // -1: not taken
 
@@ -117,7 +120,8 @@ class Numbers {
   bool refused_question = false;     // it did not, and was asked
   int expected = -1;                 // the truth of the next comparison, where the program goes on for one only
   bool elements = false;             // what a buffer of one element holds may be taken for always so
-  std::vector<std::pair<int32_t, int32_t>> inputs;  // graph input, step
+  bool ints_are_sizes = false;       // those that change may be symbols
+  std::vector<std::pair<int32_t, int32_t>> inputs, size_inputs;  // graph input, step
   NumberProgram program;
 
  private:
@@ -131,6 +135,8 @@ class Numbers {
   std::optional<sym::Expr> whole(PyObject* function, PyObject* number) const;  // what int(), math.floor ... make of it
   PyObject* fold(PyObject* function, PyObject* items);                         // sum, math.prod, numel, max and min
   std::optional<sym::Expr> computed(sym::Expr a, sym::Expr b, int op) const;
+  std::optional<sym::Expr> size_of(int32_t step);
+  void mixed_with_sizes(PyObject* a, PyObject* b);             // where one of two operands is a size, the other is one
   PyObject* of_size(sym::Expr e);                              // borrowed
   std::optional<sym::Expr> expr_of(PyObject* o) const;         // of an int: a size, or a plain one
   void is_size(PyObject* number, std::optional<sym::Expr> e);  // what was computed last

@@ -22,8 +22,10 @@ struct VaryingSizes {
 
 // A size that was to be a symbol, and what became of it.
 struct SizeSymbol {
-  std::string path;  // of the tensor
+  std::string path;  // of the tensor, or of the number
   size_t dim = 0;
+  bool number = false;
+  std::string in_words() const { return number ? path : path + ".shape[" + std::to_string(dim) + "]"; }
   std::string name, stands_for;  // "s0"; in the program's words: itself, another size, an expression, or `value`
   bool fixed = false;            // it is one number
   sym::Fixing how = sym::Fixing::kCompared;

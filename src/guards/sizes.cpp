@@ -63,9 +63,19 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::Asked
     for (size_t d = 0; d < in.type.rank(); ++d) {
       const Expr e = in.type.sizes[d];
       if (e.kind() != sym::Kind::kVar || known_.contains(e)) continue;
-      known_.emplace(e, add({Op::kSize, {}, in.object, static_cast<int32_t>(d)}));
+      known_.emplace(e, add({in.number ? Op::kNumber : Op::kSize, {}, in.object, static_cast<int32_t>(d)}));
     }
   for (const Input& in : inputs) {
+    if (in.number) {
+      const int32_t expected = compile(in.type.sizes[0]);
+      const Step& s = steps_[static_cast<size_t>(expected)];
+      if (s.op == Op::kNumber && s.a == in.object) continue;
+      const auto symbol = std::find(names.begin(), names.end(), in.name) - names.begin();
+      check(Relation::kEqual, add({Op::kNumber, {}, in.object, 0}), expected,
+            equal(in.name, in.type.sizes[0],
+                  static_cast<size_t>(symbol) < equal_at.size() ? equal_at[static_cast<size_t>(symbol)] : ""));
+      continue;
+    }
     const Sizes strides = strides_where_empty(in.type);  // (and where it is not)
     for (size_t d = 0; d < in.type.rank(); ++d) {
       const Expr size = in.type.sizes[d], stride = in.type.strides[d];
@@ -140,6 +150,9 @@ int32_t SizeProgram::first_failing(PyObject* const* objects, int64_t* now) const
         break;
       case Op::kStride:
         v[i] = stride_of(objects[s.a], s.b);
+        break;
+      case Op::kNumber:
+        v[i] = PyLong_AsLongLong(objects[s.a]);
         break;
       case Op::kConstant:
         v[i] = s.number;

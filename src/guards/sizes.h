@@ -32,6 +32,7 @@ class SizeProgram {
     int32_t object = -1;  // position among the objects of a call
     std::string name;     // for people: "x"
     TensorType type;
+    bool number = false;  // the object is a Python int, the only size of `type`
   };
   SizeProgram() = default;
   // names: what the program calls each symbol; equal_at: the line that made it equal to something else, or "".
@@ -44,11 +45,11 @@ class SizeProgram {
   std::vector<std::string> describe() const;
 
  private:
-  enum class Op : uint8_t { kSize, kStride, kConstant, kAdd, kMul, kFloorDiv, kMod, kMin, kMax, kCheck };
+  enum class Op : uint8_t { kSize, kStride, kNumber, kConstant, kAdd, kMul, kFloorDiv, kMod, kMin, kMax, kCheck };
   struct Step {
     Op op;
     sym::Relation relation = sym::Relation::kEqual;  // kCheck
-    int32_t a = 0, b = 0;                            // steps; kSize, kStride: object, dimension
+    int32_t a = 0, b = 0;                            // steps; kSize, kStride, kNumber: object, dimension
     int64_t number = 0;                              // kConstant
   };
   static constexpr size_t kOnStack = 256;

@@ -67,6 +67,7 @@ class Recorder final : public Session {
   std::optional<sym::Expr> size_of_data(PyObject* tensor) override;  // data_sizes.cpp
   // Where a mask is true, one tensor of positions a dimension; nullopt: this trace may not ask data.
   std::optional<std::vector<at::Tensor>> positions_of(const at::Tensor& mask);
+  sym::Expr add_size(int64_t now, const std::string& name, int32_t& input) override;
   std::pair<int32_t, int32_t> source_of_size(sym::Expr symbol) const override;
   PyObject* size_symbol(sym::Expr e) override;
   std::optional<sym::Expr> size_of_symbol(PyObject* symbol) const override;

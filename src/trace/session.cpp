@@ -460,6 +460,18 @@ void Recorder::swap_back() {
     }
 }
 
+sym::Expr Recorder::add_size(int64_t now, const std::string& name, int32_t& input) {
+  input = static_cast<int32_t>(graph_.inputs.size());
+  TensorType type;
+  type.dtype = DType::kI64;
+  type.sizes = {sizes_->add(now)};
+  type.strides = {sym::Expr(0)};
+  size_sources_.emplace_back(input, 0);
+  const sym::Expr size = type.sizes[0];
+  graph_.add_input(std::move(type), graph::InputKind::kUser, name, new_storage(make_storage(8)));
+  return size;
+}
+
 std::pair<int32_t, int32_t> Recorder::source_of_size(sym::Expr symbol) const {
   return size_sources_.at(static_cast<size_t>(sym::size_symbol_index(symbol).value()));
 }

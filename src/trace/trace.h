@@ -91,6 +91,8 @@ class Session {
   virtual std::optional<sym::Expr> size_of_data(PyObject* tensor) = 0;
   // What was asked of the sizes that are symbols.
   virtual sym::Environment& sizes() = 0;
+  // A Python int that is a symbol: an input of so many elements, which nothing reads.
+  virtual sym::Expr add_size(int64_t now, const std::string& name, int32_t& input) = 0;
   virtual std::pair<int32_t, int32_t> source_of_size(sym::Expr symbol) const = 0;  // input, dimension
   // The torch.SymInt for such a size (a new reference; an int where it is known), and back; nullopt: another object.
   virtual PyObject* size_symbol(sym::Expr e) = 0;

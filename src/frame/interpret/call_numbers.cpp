@@ -3,6 +3,8 @@
 // guarded on it.
 #include <algorithm>
 #include <cstring>
+#include <string_view>
+#include <unordered_set>
 
 #include "frame/interpret/calls.h"
 #include "frame/interpret/made_tensor.h"
@@ -193,6 +195,103 @@ bool only_moves(PyObject* f) {
   return false;
 }
 
+// Functions of torch whose ints are numbers to compute with, and not sizes or places.
+bool takes_numbers(std::string_view name) {
+  static const std::unordered_set<std::string_view> kNames = {"add",
+                                                              "sub",
+                                                              "subtract",
+                                                              "mul",
+                                                              "multiply",
+                                                              "div",
+                                                              "divide",
+                                                              "true_divide",
+                                                              "floor_divide",
+                                                              "remainder",
+                                                              "fmod",
+                                                              "pow",
+                                                              "float_power",
+                                                              "rsub",
+                                                              "eq",
+                                                              "ne",
+                                                              "lt",
+                                                              "le",
+                                                              "gt",
+                                                              "ge",
+                                                              "less",
+                                                              "less_equal",
+                                                              "greater",
+                                                              "equal",
+                                                              "not_equal",
+                                                              "clamp",
+                                                              "clamp_min",
+                                                              "clamp_max",
+                                                              "clip",
+                                                              "fill",
+                                                              "masked_fill",
+                                                              "where",
+                                                              "lerp",
+                                                              "addcmul",
+                                                              "addcdiv",
+                                                              "addmm",
+                                                              "addbmm",
+                                                              "baddbmm",
+                                                              "addmv",
+                                                              "addr",
+                                                              "xlogy",
+                                                              "ldexp",
+                                                              "bitwise_and",
+                                                              "bitwise_or",
+                                                              "bitwise_xor",
+                                                              "bitwise_left_shift",
+                                                              "bitwise_right_shift",
+                                                              "full_like",
+                                                              "threshold",
+                                                              "hardtanh",
+                                                              "leaky_relu",
+                                                              "elu",
+                                                              "celu",
+                                                              "softplus",
+                                                              "hardshrink",
+                                                              "softshrink",
+                                                              "nan_to_num",
+                                                              "index_fill",
+                                                              "masked_scatter",
+                                                              "isclose",
+                                                              "allclose",
+                                                              "greater_equal",
+                                                              "__add__",
+                                                              "__radd__",
+                                                              "__iadd__",
+                                                              "__sub__",
+                                                              "__rsub__",
+                                                              "__isub__",
+                                                              "__mul__",
+                                                              "__rmul__",
+                                                              "__imul__",
+                                                              "__truediv__",
+                                                              "__rtruediv__",
+                                                              "__itruediv__",
+                                                              "__floordiv__",
+                                                              "__rfloordiv__",
+                                                              "__mod__",
+                                                              "__rmod__",
+                                                              "__pow__",
+                                                              "__rpow__",
+                                                              "__eq__",
+                                                              "__ne__",
+                                                              "__lt__",
+                                                              "__le__",
+                                                              "__gt__",
+                                                              "__ge__",
+                                                              "__and__",
+                                                              "__or__",
+                                                              "__xor__",
+                                                              "__lshift__",
+                                                              "__rshift__"};
+  if (name.size() > 1 && name.ends_with('_') && !name.ends_with("__")) name.remove_suffix(1);  // in place
+  return kNames.contains(name);
+}
+
 }  // namespace
 
 bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames,
@@ -234,6 +333,8 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
        PyType_IsSubtype(PyDescr_TYPE(reinterpret_cast<PyMethodDescrObject*>(f)), k.tensor)) ||
       (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)));
   if ((n != nullptr && (n->flags & Native::kTensors) && n->handler == nullptr) || method) {
+    if (!takes_numbers(name_of_c(f)))
+      for (size_t i = 0; i < count; ++i) numbers.as_sizes(args[i]);
     std::vector<Ref> held;
     std::vector<PyObject*> given(count + 1);
     for (size_t i = 0; i < count; ++i) {

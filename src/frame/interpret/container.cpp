@@ -82,6 +82,23 @@ void Interpreter::look_through(PyObject* o) {
   recorder.contents_deep(o);
 }
 
+namespace {
+
+// Ints in it that change become sizes; false where it has other kinds of items or an int that must be a number.
+bool is_subscript_of_sizes(Numbers& numbers, PyObject* key) {
+  if (!numbers.holds(key)) return false;
+  const auto fits = [](PyObject* o) {
+    return PyLong_CheckExact(o) || PySlice_Check(o) || o == Py_None || o == Py_Ellipsis || is_tensor(o);
+  };
+  if (!PyTuple_CheckExact(key) && !fits(key)) return false;
+  for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); ++i)
+    if (!fits(PyTuple_GET_ITEM(key, i))) return false;
+  numbers.as_sizes(key);
+  return numbers.all_sizes(key);
+}
+
+}  // namespace
+
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
   o = array_of(o);
@@ -97,6 +114,10 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
     }
     if (is_tensor(o) && recorder.numbers.holds(key))
       if (PyObject* part = subscript_by_number(o, key)) return part;
+    if (is_tensor(o) && is_subscript_of_sizes(recorder.numbers, key)) {
+      recorder.specials(t);
+      return subscript_by_sizes(o, key);
+    }
     recorder.numbers.read_deep(key);
     recorder.numbers.read(o);
   }
@@ -175,6 +196,11 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
     }
     if (value != nullptr && is_tensor(o) && recorder.numbers.holds(key) && set_subscript_by_number(o, key, value))
       return 0;
+    if (value != nullptr && is_tensor(o) && is_subscript_of_sizes(recorder.numbers, key)) {
+      recorder.numbers.read_deep(value);
+      look_special(o, "__setitem__");
+      return set_subscript_by_sizes(o, key, value);
+    }
     recorder.numbers.read_deep(key);
     if (value != nullptr && is_tensor(o)) recorder.numbers.read_deep(value);
   }

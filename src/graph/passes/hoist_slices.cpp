@@ -43,12 +43,13 @@ bool is_constant(const Sizes& sizes) {
 std::optional<SliceCut> cut_of(const Node& slice, const Graph& g) {
   const TensorType &whole = type_of(g, slice.args[0]), &kept = g.type(slice.outs[0]);
   if (!is_constant(whole.sizes) || !is_constant(kept.sizes)) return std::nullopt;
+  const Sizes starts = ops::as_sizes(slice.args[1]), steps = ops::as_sizes(slice.args[3]);
   std::optional<SliceCut> cut;
   for (size_t d = 0; d < whole.rank(); ++d) {
     if (kept.sizes[d].is_const(0)) return std::nullopt;
     if (sym::known_eq(whole.sizes[d], kept.sizes[d])) continue;
-    if (cut) return std::nullopt;
-    cut = SliceCut{d, ops::as_ints(slice.args[1])[d], ops::as_ints(slice.args[3])[d], kept.sizes[d].value()};
+    if (cut || !starts[d].is_const() || !steps[d].is_const()) return std::nullopt;
+    cut = SliceCut{d, starts[d].value(), steps[d].value(), kept.sizes[d].value()};
   }
   return cut && 2 * cut->count <= whole.sizes[cut->dim].value() ? cut : std::nullopt;
 }
