@@ -46,8 +46,9 @@ inline const void* dict_tag_word(PyObject* dict) {
 #pragma GCC diagnostic pop
 
 // Unique over all types and all times while nonzero; moves when an attribute of the type or of a base changes.
+// From 3.13 on no flag says whether it is valid: it is 0 where it is not.
 inline uint32_t type_tag(PyTypeObject* type) {
-  return (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+  return kPython313 || (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
 }
 
 // Borrowed. Static builtin types keep theirs per interpreter from 3.12 on.

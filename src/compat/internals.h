@@ -14,6 +14,10 @@
 #include <internal/pycore_interp.h>
 #include <internal/pycore_runtime.h>
 
+#if PY_VERSION_HEX >= 0x030D0000
+#include <internal/pycore_ceval.h>
+#endif
+
 #include "compat/python_version.h"
 
 #if PY_VERSION_HEX >= 0x030C0000

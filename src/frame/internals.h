@@ -2,6 +2,7 @@
 #pragma once
 #include <utility>
 
+#include "compat/api.h"
 #include "compat/dicts.h"
 #include "compat/frames.h"
 #include "compat/internals.h"

@@ -44,6 +44,7 @@ const std::vector<StateRow>& rows() {
                                    {"_get_cudnn_benchmark", "_set_cudnn_benchmark"},
                                    {"_get_cudnn_deterministic", "_set_cudnn_deterministic"},
                                    {"_get_cudnn_allow_tf32", "_set_cudnn_allow_tf32"},
+                                   {"_get_cudnn_depthwise_kernel", "_set_cudnn_depthwise_kernel"},
                                    {"_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit"}})
       add(get, set);
     add("_get_fp32_precision_getter", "_set_fp32_precision_setter",

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "compat/api.h"
 #include "compat/dicts.h"
 
 namespace flashover::guards {

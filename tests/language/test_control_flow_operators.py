@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from comparing import whole
 
 import flashover
+from flashover import _C
 
 Tensor = torch.Tensor
 
@@ -62,7 +64,9 @@ def test_while_loop_and_scan() -> None:
     torch.testing.assert_close(loop[1], x() * 8)
     torch.testing.assert_close(total, x().sum(0))
     torch.testing.assert_close(rows, (x().cumsum(0) - x()) * x())
-    torch.testing.assert_close(columns, ((x().flip(1).cumsum(1) - x().flip(1)) * x().flip(1)).t().flip(0))
+    wanted = ((x().flip(1).cumsum(1) - x().flip(1)) * x().flip(1)).t().flip(0)
+    # Steps lie along dim 0, in later versions of torch along the one that was scanned.
+    torch.testing.assert_close(columns, wanted if columns.shape == wanted.shape else wanted.t())
     torch.testing.assert_close(doubled, x() * 2)
 
 
@@ -77,6 +81,12 @@ def test_while_loop_over_data() -> None:
         torch.testing.assert_close(c(x() * k), want)
 
 
+@pytest.mark.xfail(
+    _C.__torch_version__.startswith("2.15."),
+    reason="torch 2.15's asks a trace tensor where in its storage it begins, which ends the graph",
+    raises=flashover.exc.Unsupported,
+    strict=True,
+)
 def test_flex_attention() -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 

@@ -189,7 +189,7 @@ PyObject* Interpreter::array_operation(const std::function<PyObject*()>& run,
 
 int Interpreter::array_attribute(PyObject* o, PyObject* name, PyObject** out) {
   ++uninterpreted;
-  const int found = _PyObject_LookupAttr(o, name, out);
+  const int found = compat::lookup_attribute(o, name, out);
   --uninterpreted;
   stop_if_declined();
   if (found == 1 && std::strncmp(Py_TYPE(*out)->tp_name, "numpy.dtype", 11) == 0 && !recorder.is_old(*out))

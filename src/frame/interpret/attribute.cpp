@@ -123,7 +123,7 @@ void keep_operator(Interpreter& in, PyObject* o, PyObject* name) {
 }  // namespace
 
 int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
-  if (plain) return _PyObject_LookupAttr(o, name, out);
+  if (plain) return compat::lookup_attribute(o, name, out);
   *out = nullptr;
   o = array_of(o);
   if (is_made_array(o)) return array_attribute(o, name, out);
@@ -198,7 +198,7 @@ int Interpreter::lookup_by_slot(PyObject* o, getattrofunc slot, PyObject* name, 
       "staticmethod",       "typing.Generic", "mappingproxy",    "builtin_function_or_method"};
   for (const char* plain : kPlain) {
     if (std::strcmp(kind, plain) == 0) {
-      int found = _PyObject_LookupAttr(o, name, out);
+      int found = compat::lookup_attribute(o, name, out);
       if (found == 1 && !is_atom(*out) && !recorder.is_old(*out) && Py_REFCNT(*out) > 1) recorder.constant(*out);
       return found;
     }
@@ -387,7 +387,7 @@ int Interpreter::lookup_super(PyObject* s, PyObject* name, PyObject** out) {
   auto* su = reinterpret_cast<SuperLayout*>(s);
   if (su->obj_type == nullptr || su->obj_type->tp_mro == nullptr ||  // (that is a class whose mro() is running)
       PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
-    return _PyObject_LookupAttr(s, name, out);
+    return compat::lookup_attribute(s, name, out);
   if (recorder.is_old(s) && !recorder.is_old(su->obj)) throw Declined("a super object from before the call");
   PyTypeObject* start = su->obj_type;
   PyObject* mro = start->tp_mro;
@@ -397,7 +397,7 @@ int Interpreter::lookup_super(PyObject* s, PyObject* name, PyObject** out) {
   if (i + 1 < n) found = Ref::borrow(recorder.type_lookup(start, name, i + 1));
   if (!found) {
     if (PyErr_Occurred()) return -1;
-    return _PyObject_LookupAttr(s, name, out);
+    return compat::lookup_attribute(s, name, out);
   }
   *out = bind(found.get(), su->obj == reinterpret_cast<PyObject*>(start) ? nullptr : su->obj, start);
   if (*out != nullptr && su->obj != nullptr &&
@@ -484,7 +484,7 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
       return PyObject_GenericSetAttr(o, name, value);  // the setter is Python code
     if (Py_TYPE(d.get()) == &PyMemberDescr_Type) {
       PyObject* before = nullptr;
-      if (_PyObject_LookupAttr(o, name, &before) < 0) return -1;
+      if (compat::lookup_attribute(o, name, &before) < 0) return -1;
       Ref old = Ref::steal(before == nullptr ? nullptr : from_slot(o, name, d.get(), before));
       journal.slot(o, name, old.get());
       return PyObject_GenericSetAttr(o, name, value);

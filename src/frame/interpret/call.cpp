@@ -502,7 +502,7 @@ constexpr CallableKind kOtherCallables[] = {
     {[](PyObject* f) { return PyCFunction_Check(f) != 0; }, CallHandlers::c_function},
     {is_exactly<&PyMethodDescr_Type>, CallHandlers::method_descriptor},
     {[](PyObject* f) { return PyType_Check(f) != 0; }, CallHandlers::type},
-    {is_exactly<&_PyMethodWrapper_Type>, CallHandlers::method_wrapper},
+    {[](PyObject* f) { return Py_TYPE(f) == &_PyMethodWrapper_Type; }, CallHandlers::method_wrapper},
     {is_exactly<&PyWrapperDescr_Type>, CallHandlers::wrapper_descriptor},
     {is_exactly<&PyClassMethodDescr_Type>, CallHandlers::class_method_descriptor},
     {is_known<&KnownTypes::partial>, CallHandlers::partial},

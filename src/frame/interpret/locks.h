@@ -6,7 +6,7 @@ namespace flashover::frame {
 
 PyObject* maker_of_lock(PyObject* lock);  // what makes another like this one (released); null: it is no lock
 
-PyObject* do_make_lock(const NativeCall& c);  // _thread.allocate_lock(), _thread.RLock()
+PyObject* do_make_lock(const NativeCall& c);  // _thread.allocate_lock(), _thread.lock(), _thread.RLock()
 PyObject* do_lock(const NativeCall& c);       // acquire, __enter__
 PyObject* do_unlock(const NativeCall& c);     // release, __exit__
 PyObject* do_context_get(const NativeCall& c);

@@ -192,7 +192,7 @@ void know_module(Interpreter& in, PyObject* m) {
 
 PyObject* import_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name, PyObject* fromlist,
                       PyObject* level) {
-  int depth = _PyLong_AsInt(level);
+  int depth = compat::as_int(level);
   if (depth == -1 && PyErr_Occurred()) return nullptr;
   // Importing is a lasting effect of its own: module bodies run as they are, and stay imported.
   ++in.uninterpreted;
@@ -206,7 +206,7 @@ PyObject* import_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* nam
 PyObject* import_from(Interpreter& in, PyObject* module, PyObject* name) {
   PyObject* v = nullptr;
   ++in.uninterpreted;  // a lazy module imports in its __getattr__
-  int found = _PyObject_LookupAttr(module, name, &v);
+  int found = compat::lookup_attribute(module, name, &v);
   --in.uninterpreted;
   if (found < 0) return nullptr;
   if (v == nullptr) {

@@ -138,10 +138,11 @@ const NativeRow kFunctions[] = {
      "_get_linalg_preferred_backend _get_cublas_allow_tf32 _get_onednn_allow_tf32 _get_cudnn_allow_tf32 "
      "_get_fp32_precision_getter _is_fwd_grad_enabled _get_sdp_priority_order get_num_threads "
      "_cuda_get_cudnn_benchmark_limit _get_privateuse1_backend_name _get_cublas_allow_fp16_reduced_precision_reduction "
-     "_get_warnAlways",
+     "_get_warnAlways _get_cudnn_depthwise_kernel",
      kShares, do_state},
     {"torch._C",
      "_set_cudnn_enabled _set_cudnn_benchmark _set_cudnn_deterministic _set_cudnn_allow_tf32 "
+     "_set_cudnn_depthwise_kernel "
      "_cuda_set_cudnn_benchmark_limit _set_fp32_precision_setter _set_fwd_grad_enabled _set_default_dtype "
      "_set_sdp_use_flash _set_sdp_use_mem_efficient _set_sdp_use_math _set_sdp_use_cudnn _set_sdp_use_overrideable",
      kShares, do_switch},
@@ -253,6 +254,7 @@ const NativeRow kMethods[] = {
 
 const NativeRow kTypes[] = {
     {"builtins", "bool", 0, do_bool},
+    {"_thread", "lock", kShares, do_make_lock},
     {"builtins",
      "bytes complex dict enumerate float frozenset int list property range reversed set slice str tuple zip type "
      "bytearray memoryview",
