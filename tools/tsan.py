@@ -12,11 +12,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+from package_links import make_package, pythonpath
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "tsan"
+PACKAGE = BUILD / "python" / "flashover"
 HERE = ROOT / "tools" / "tsan"
 WRAPPER = """#!/bin/sh
 unset LD_PRELOAD TSAN_OPTIONS
@@ -29,22 +31,6 @@ def library() -> str:
     if not os.path.isabs(found.stdout.strip()):
         sys.exit("tsan: g++ has no libtsan here")
     return found.stdout.strip()
-
-
-def make_package() -> Path:
-    """The package around the instrumented extension: links to the daily one's Python files."""
-    package = BUILD / "python" / "flashover"
-    for source in (ROOT / "python" / "flashover").iterdir():
-        link = package / source.name
-        if source.suffix != ".so" and not link.exists() and source.name != "__pycache__":
-            link.symlink_to(source)
-    return package.parent
-
-
-def pythonpath() -> list[str]:
-    """pyproject.toml's, with the instrumented package in the daily one's place."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-    return [str(make_package()) if folder == "python" else folder for folder in settings["pythonpath"]]
 
 
 def environment(reports: Path) -> dict[str, str]:
@@ -61,7 +47,7 @@ def environment(reports: Path) -> dict[str, str]:
         "history_size": 5,
     }
     return os.environ | {
-        "PYTHONPATH": str(make_package()),
+        "PYTHONPATH": str(make_package(PACKAGE)),
         "LD_PRELOAD": f"{library()} {openmp}",
         "TSAN_OPTIONS": " ".join(f"{k}={v}" for k, v in options.items()),
         "CXX": str(wrapper),
@@ -103,7 +89,7 @@ def main() -> int:
     failed = 0 if sys.argv[1:] else instrumented_units({k: v for k, v in python.items() if k != "LD_PRELOAD"})
     # No random addresses: TSan knows where a program's memory lies. pyproject.toml's pythonpath would put the daily
     # package first, before a plugin is imported (pytest 9) or after it (8).
-    options = ["-o", f"pythonpath={' '.join(pythonpath())}", "-p", "flashover", "-q"]
+    options = ["-o", f"pythonpath={' '.join(pythonpath(PACKAGE))}", "-p", "flashover", "-q"]
     pytest = ["setarch", "-R", sys.executable, "-m", "pytest", *options, *targets]
     failed += subprocess.run(pytest, env=python, cwd=ROOT, check=False).returncode != 0
     found = found_in(reports)
