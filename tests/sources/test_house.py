@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -88,3 +90,10 @@ def test_each_pass_has_a_test_of_its_name() -> None:
 
 def test_tests_stand_in_folders_by_subject() -> None:
     assert [p.name for p in (ROOT / "tests").glob("test_*.py")] == []
+
+
+def test_modules_of_the_search_path_have_one_name_each() -> None:
+    """pytest puts these folders on sys.path: of two files of one name a test would import the wrong one."""
+    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["pythonpath"]
+    names = Counter(p.stem for folder in folders for p in (ROOT / folder).glob("*.py") if p.stem != "conftest")
+    assert [name for name, times in names.items() if times > 1] == []

@@ -1,6 +1,6 @@
 """CPU speed by number of threads: eager, torch.compile and flashover in one process a row, on as many cores as threads.
 
-    python benchmarks/threads.py [--threads 1,2,4,8,16] [--models resnet50,bert] [--mode infer,train]
+    python benchmarks/thread_counts.py [--threads 1,2,4,8,16] [--models resnet50,bert] [--mode infer,train]
         [--precision fp32,bf16] [--batch 1,16] [--no-inductor] [--json rows.json]
 
 Prints a table for each mode, precision and batch: flashover against eager and against torch.compile at each number of
