@@ -181,9 +181,17 @@ def differ(a: Any, b: Any, where: str = "result") -> str:
     return ""
 
 
+def counted(t: torch.Tensor) -> int | None:
+    """How often it was written; None of tensors that do not count: those of inference mode, and what shares with them."""
+    try:
+        return t._version
+    except RuntimeError:
+        return None
+
+
 def versions(world: World) -> list[int]:
     tensors = [t for t in world.inputs["args"] if isinstance(t, torch.Tensor)]
-    return [-1 if t.is_inference() else t._version for t in tensors]
+    return [-1 if (version := counted(t)) is None else version for t in tensors]
 
 
 def gradients(world: World, result: Any, before: list[int]) -> Any:
