@@ -173,7 +173,7 @@ def test_explain_names_both_halves() -> None:
     graph = report.graphs[0]
     assert graph["training"] and graph["saved_bytes"] == 8 * 8 * 4 and 0 < graph["backward_kernels"] < graph["kernels"]
     assert {"forward", "backward", "plan_forward", "plan_backward"} <= set(graph["texts"])
-    assert "256 bytes kept for the backward" in str(report)
+    assert "256 bytes kept for the backward" in report.text()
 
 
 def test_cached_training_plan_is_used(tmp_path: Any) -> None:
