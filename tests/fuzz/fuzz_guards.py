@@ -30,6 +30,7 @@ from typing import Any
 os.environ["FLASHOVER_CHECK_GUARDS"] = "1"  # each check of guards is made twice: fast and plainly
 
 import torch
+from fuzz_state import version_of
 from guard_features import FEATURES, INPUT_CHANGES, PROCESS, TORCH_READERS, Change, Feature, ProcessChange
 
 import flashover
@@ -181,17 +182,9 @@ def differ(a: Any, b: Any, where: str = "result") -> str:
     return ""
 
 
-def counted(t: torch.Tensor) -> int | None:
-    """How often it was written; None of tensors that do not count: those of inference mode, and what shares with them."""
-    try:
-        return t._version
-    except RuntimeError:
-        return None
-
-
 def versions(world: World) -> list[int]:
     tensors = [t for t in world.inputs["args"] if isinstance(t, torch.Tensor)]
-    return [-1 if (version := counted(t)) is None else version for t in tensors]
+    return [-1 if (version := version_of(t)) is None else version for t in tensors]
 
 
 def gradients(world: World, result: Any, before: list[int]) -> Any:
