@@ -402,6 +402,11 @@ void forget_capture(Entry& e) {
   frame::release(e.capture);
   e.capture = {};
   e.guards.reset();
+  e.runner.reset();
+  e.spare.reset();  // of the numbers that it had
+  e.inputs.clear();
+  e.constants.clear();
+  e.report = {};
 }
 
 void attempt(Attempt& a, const frame::CaptureRequest& given) {
@@ -472,10 +477,6 @@ void attempt_with_sizes(Attempt& a, const frame::CaptureRequest& request) {
     return;
   }
   forget_capture(e);
-  e.runner.reset();
-  e.inputs.clear();
-  e.constants.clear();
-  e.report = {};
   frame::CaptureRequest fixed = request;
   fixed.varying_sizes = nullptr;
   attempt(a, fixed);

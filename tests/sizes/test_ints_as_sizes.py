@@ -65,6 +65,42 @@ def test_two_compiles_serve_all_values(name: str) -> None:
     assert flashover.compile_stats()["graphs"] - before == 2
 
 
+# Some of these need the number itself. (as_strided: no stage does with a symbol what the trace does.)
+ANY_WAY: dict[str, Callable[[Tensor, int], Any]] = {
+    "as_strided": lambda x, n: x.as_strided((n, 2), (2, 1)),
+    "unfold": lambda x, n: x.unfold(0, n + 1, 1).sum(-1),
+    "pool": lambda x, n: F.avg_pool1d(x.t(), n + 1),
+    "roll": lambda x, n: x.roll(n, 0),
+    "topk": lambda x, n: x.flatten().topk(n)[0],
+    "a dim": lambda x, n: torch.cat([x, x], n % 2).sum(n % 2),
+    "chunk": lambda x, n: x.chunk(n + 1, 0)[0],
+    "diagonal": lambda x, n: (x.diagonal(n - 6), x.tril(n - 5)),
+    "from behind": lambda x, n: x[: -n - 1].sum(0) + x[-n - 1],
+    "steps": lambda x, n: x[:: n + 1].sum(0),
+    "rounds": lambda x, n: [x * i for i in range(n + 1)][-1],
+    "the larger": lambda x, n: x[: max(n, 10)].sum(0) + min(n, 7),
+    "window": lambda x, n: x[max(n - 2, 0) : n + 2].sum(0),
+    "of a tensor": lambda x, n: x[: int(torch.tensor(n))].sum(0),
+    "beside a tensor": lambda x, n: x[torch.tensor([0, 1]), n % 8],
+    "a key": lambda x, n: x * {5: 1.0}.get(n, 2.0) * len(str(n)),
+    "one-hot": lambda x, n: F.one_hot(torch.tensor([1, 0]), n + 2).sum(0),
+    "random": lambda x, n: torch.randint(0, n + 1, (4,)) + torch.rand(n).sum() + torch.randperm(n).sum(),
+}
+
+
+@pytest.mark.parametrize("name", ANY_WAY)
+def test_right_for_every_value(name: str) -> None:
+    f = ANY_WAY[name]
+    compiled = flashover.compile(f, options={"recompile_limit": 32})
+    for n in (5, 6, 9, 12, 7, 3, 2, 1, 0, 20):
+        x = torch.randn(33, 8)
+        torch.manual_seed(n)
+        got = compiled(x, n)
+        torch.manual_seed(n)
+        want = f(x, n)
+        assert (wrong := differ(got, want, rtol=1e-5, atol=1e-5)) == "", f"{n}: {wrong}"
+
+
 @pytest.mark.parametrize("n", [0, 1, -1, -3, 2**33, True])
 def test_other_values_are_right_too(n: int) -> None:
     def f(x: Tensor, n: int) -> Tensor:
