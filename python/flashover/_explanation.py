@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flashover._explain_html import page
 from flashover._explain_text import TEXTS, everything, parts_of_label
 from flashover._nearest import did_you_mean
 from flashover._stacks import of_user
@@ -144,6 +143,8 @@ class Explanation:
 
     def to_html(self) -> str:
         """One page that needs nothing beside itself."""
+        from flashover._explain_html import page  # most programs never look at one
+
         return page(self)
 
     def save(self, path: str | Path) -> None:
