@@ -121,6 +121,8 @@ def run_rows(rows: list[Row], options: argparse.Namespace) -> list[Row]:
 
         with ThreadPoolExecutor(free.qsize()) as pool:
             out += pool.map(run, group)
+        if options.json:  # what is there, should the time run out
+            options.json.write_text(json.dumps(out, indent=1))
     return out
 
 
@@ -179,8 +181,6 @@ def main() -> None:
         ],
         options,
     )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
     for kind, group in itertools.groupby(
         sorted(rows, key=lambda r: (r["mode"], r["precision"], r["batch"])),
         key=lambda r: (r["mode"], r["precision"], r["batch"]),

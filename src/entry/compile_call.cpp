@@ -238,7 +238,7 @@ bool capture_and_guard(Attempt& a, const frame::CaptureRequest& request, bool fi
     e.guards = guards::build(std::exchange(c.observations, {}), required);
   } catch (const Declined& d) {
     // What the trace does once for good (an import, a cache that is filled) may have changed what it read before.
-    if (compiles && first) {
+    if (!c.raised && first) {
       frame::release(c);
       c = {};
       return capture_and_guard(a, request, false);

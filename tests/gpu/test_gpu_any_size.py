@@ -21,6 +21,7 @@ FILES = (
     "test_python_on_sizes.py",
     "test_attention_at_any_size.py",
     "test_one_compile.py",
+    "test_ints_as_sizes.py",
 )
 # What is otherwise on CUDA, and why.
 OTHERWISE = {
