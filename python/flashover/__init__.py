@@ -24,7 +24,6 @@ from flashover._live import Live, Stats, Version, live
 from flashover._logs import set_logs
 from flashover._lower import Cost, Lowered, lower
 from flashover._numpy import wrap_numpy
-from flashover._report import start_from_environment as _start_report
 from flashover._stance import (
     allow_in_graph,
     assume_constant_result,
@@ -100,4 +99,7 @@ _substitutes.register()
 if _os.environ.get("FLASHOVER_LOGS"):
     set_logs(_os.environ["FLASHOVER_LOGS"])
 _C.set_dump(_os.environ.get("FLASHOVER_DUMP", ""))
-_start_report()
+if _os.environ.get("FLASHOVER_REPORT"):
+    from flashover._report import start_from_environment as _start_report
+
+    _start_report()

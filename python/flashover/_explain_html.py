@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flashover._explain_text import TEXTS, missed_lines, size
-from flashover._page_parts import SCRIPT, STYLE, Explained, highlighted, policy, text
+from flashover._explain_text import TEXTS, Explained, missed_lines, size
+from flashover._page_parts import SCRIPT, STYLE, highlighted, policy, text
 from flashover._page_source import anchor, hue, modules_part, source_part
 from flashover._summary import count, duration, shares_line, short, step_name, verdict
 

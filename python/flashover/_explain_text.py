@@ -99,11 +99,14 @@ def step_lines(steps: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{total * 1e6:.1f} us in all"
 
 
-class Told(Protocol):
-    """What everything() tells of."""
+class Explained(Protocol):
+    """What texts, summaries and pages show of an Explanation."""
 
     name: str
+    tallies: dict[str, Any]
     bandwidth: dict[str, float]
+    call_seconds: float | None
+    eager_seconds: float | None
 
     @property
     def graphs(self) -> list[dict[str, Any]]: ...
@@ -112,11 +115,13 @@ class Told(Protocol):
     @property
     def declines(self) -> list[dict[str, str]]: ...
     @property
+    def recompiles(self) -> list[dict[str, Any]]: ...
+    @property
     def eager(self) -> list[dict[str, Any]]: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 
-def everything(told: Told) -> Iterator[str]:
+def everything(told: Explained) -> Iterator[str]:
     """All of an Explanation, whatever its length."""
     d = told.to_dict()
     yield (
@@ -133,7 +138,7 @@ def everything(told: Told) -> Iterator[str]:
         yield from _graph_lines(i, graph)
 
 
-def _stop_lines(told: Told) -> Iterator[str]:
+def _stop_lines(told: Explained) -> Iterator[str]:
     """What runs eager, and where graphs end."""
     for x in told.eager:
         what = "part of the call" if x["frame"] else "call"

@@ -17,9 +17,7 @@ import torch
 NOT_TRACEABLE: set[str] = set()  # names of operators, as their registry has them
 
 _library = torch.library.Library("flashover_python", "DEF")
-_library.define(
-    "backward(str spec, Tensor[] tensors, SymInt[] sizes) -> Tensor[]", tags=(torch.Tag.cudagraph_unsafe,)
-)
+_library.define("backward(str spec, Tensor[] tensors, SymInt[] sizes) -> Tensor[]", tags=(torch.Tag.cudagraph_unsafe,))
 
 
 def _parts(backward: Any) -> tuple[Any, str]:

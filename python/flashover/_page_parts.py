@@ -6,30 +6,7 @@ import base64
 import hashlib
 import html
 import re
-from typing import Any, Protocol
-
-
-class Explained(Protocol):
-    """What a page shows of an Explanation."""
-
-    name: str
-    tallies: dict[str, Any]
-    bandwidth: dict[str, float]
-    call_seconds: float | None
-    eager_seconds: float | None
-
-    @property
-    def graphs(self) -> list[dict[str, Any]]: ...
-    @property
-    def breaks(self) -> list[dict[str, Any]]: ...
-    @property
-    def declines(self) -> list[dict[str, str]]: ...
-    @property
-    def recompiles(self) -> list[dict[str, Any]]: ...
-    @property
-    def eager(self) -> list[dict[str, Any]]: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
+from typing import Any
 
 STYLE = """
 :root { --ink: #222; --paper: #fff; --soft: #f6f6f4; --rule: #ddd; --dim: #666; --kernel: #0b5345; --extern: #8a4b08;

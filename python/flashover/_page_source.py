@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flashover._page_parts import Explained, text
+from flashover._explain_text import Explained
+from flashover._page_parts import text
 from flashover._reasons import reason_of
 from flashover._stacks import LIBRARIES
 from flashover._summary import count, duration, short, step_name, weight_of

@@ -5,34 +5,13 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from flashover._explain_text import size, with_text
+from flashover._explain_text import Explained, size, with_text
 from flashover._reasons import reason_of
 
 MOST_LINES = 40
 _PLACES, _STEPS, _WIDTH = 3, 6, 118
-
-
-class Summarized(Protocol):
-    """What a summary is made of."""
-
-    name: str
-    tallies: dict[str, Any]
-    bandwidth: dict[str, float]
-    call_seconds: float | None
-    eager_seconds: float | None
-
-    @property
-    def graphs(self) -> list[dict[str, Any]]: ...
-    @property
-    def breaks(self) -> list[dict[str, Any]]: ...
-    @property
-    def declines(self) -> list[dict[str, str]]: ...
-    @property
-    def recompiles(self) -> list[dict[str, Any]]: ...
-    @property
-    def eager(self) -> list[dict[str, Any]]: ...
 
 
 def count(n: int, what: str) -> str:
@@ -83,7 +62,7 @@ def by_place(stops: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda s: (-s["seconds"], -s["count"]))
 
 
-def verdict(e: Summarized) -> str:
+def verdict(e: Explained) -> str:
     """One sentence: is it good?"""
     graphs, breaks, eager = e.graphs, e.breaks, e.eager
     whole = [x for x in eager if not x["frame"]]
@@ -131,7 +110,7 @@ def break_lines(breaks: list[dict[str, Any]]) -> Iterator[str]:
         yield f"  {count(len(groups) - _PLACES, 'more line')}: .breaks"
 
 
-def eager_lines(e: Summarized) -> Iterator[str]:
+def eager_lines(e: Explained) -> Iterator[str]:
     """Calls and parts that run as the program is written."""
     listed = {x["reason"] for x in e.eager}
     rest = [x for x in e.declines if x["reason"] not in listed]
@@ -169,7 +148,7 @@ def _weight(step: dict[str, Any], key: str) -> float:
     return max(step["seconds"], 0.0) if key == "seconds" else step["bytes_read"] + step["bytes_written"]
 
 
-def step_rows(e: Summarized) -> tuple[list[tuple[float, dict[str, Any]]], str, str]:
+def step_rows(e: Explained) -> tuple[list[tuple[float, dict[str, Any]]], str, str]:
     """(part of all, step), the largest first, of what every call runs; what is compared, in words."""
     steps = [s for g in e.graphs for s in g["steps"] if not s["frozen"]]
     key, words = weight_of(steps)
@@ -183,7 +162,7 @@ def _amount(step: dict[str, Any], key: str) -> str:
     return duration(value) if key == "seconds" else size(value)
 
 
-def steps_lines(e: Summarized) -> Iterator[str]:
+def steps_lines(e: Explained) -> Iterator[str]:
     rows, key, words = step_rows(e)
     if not rows:
         return
@@ -197,7 +176,7 @@ def steps_lines(e: Summarized) -> Iterator[str]:
         yield f"  {count(len(rows) - _STEPS, 'more step')}: .kernels, .externs"
 
 
-def shares_line(e: Summarized) -> Iterator[str]:
+def shares_line(e: Explained) -> Iterator[str]:
     """How a call is made up of kernels, libraries and what lies around them."""
     rows, key, words = step_rows(e)
     if not rows:
@@ -215,7 +194,7 @@ def shares_line(e: Summarized) -> Iterator[str]:
     yield f"of a call's {words}: {shown or 'nothing'}"
 
 
-def compile_line(e: Summarized) -> Iterator[str]:
+def compile_line(e: Explained) -> Iterator[str]:
     graphs = e.graphs
     if not graphs:
         return
@@ -232,7 +211,7 @@ def compile_line(e: Summarized) -> Iterator[str]:
     )
 
 
-def training_line(e: Summarized) -> Iterator[str]:
+def training_line(e: Explained) -> Iterator[str]:
     graphs = [g for g in e.graphs if g["training"]]
     if graphs:
         backward = sum(g["backward_kernels"] for g in graphs)
@@ -243,13 +222,13 @@ def training_line(e: Summarized) -> Iterator[str]:
         )
 
 
-def sizes_line(e: Summarized) -> Iterator[str]:
+def sizes_line(e: Explained) -> Iterator[str]:
     symbols = sorted({s["size"] for g in e.graphs for s in g["symbols"] if s["value"] is None})
     if symbols:
         yield f"sizes that may change: {', '.join(symbols[:4])}" + (" ..." if len(symbols) > 4 else "")
 
 
-def summary(e: Summarized) -> list[str]:
+def summary(e: Explained) -> list[str]:
     """At most MOST_LINES lines."""
     lines = [verdict(e)]
     if e.graphs and e.tallies.get("skipped"):
@@ -268,7 +247,7 @@ def summary(e: Summarized) -> list[str]:
     return [line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..." for line in lines]
 
 
-def summary_html(e: Summarized) -> str:
+def summary_html(e: Explained) -> str:
     """For notebooks: the verdict, the steps as a table, the rest of the summary below."""
     rows, key, words = step_rows(e)
     cells = "".join(

@@ -162,21 +162,19 @@ void connect_inputs(Entry& e) {
   FLASHOVER_CHECK(c.input_sources.size() == c.graph.inputs.size())
       << c.input_sources.size() << " input sources for " << c.graph.inputs.size() << " graph inputs";
   size_t next = 0, constant = 0;
+  // Of a number that `steps` lists. False: input i is none.
+  const auto add_number = [&](size_t i, const std::vector<int32_t>& by_input, const std::vector<int32_t>& steps,
+                              int32_t kind) {
+    if (i >= by_input.size() || by_input[i] < 0) return false;
+    const auto at = std::find(steps.begin(), steps.end(), by_input[i]) - steps.begin();
+    e.inputs.push_back(kind + static_cast<int32_t>(at));
+    return true;
+  };
   for (size_t i = 0; i < c.input_sources.size(); i++) {
     const guards::SourceId s = c.input_sources[i];
     if (c.graph.inputs[i].kind == graph::InputKind::kTangent) continue;  // comes when the backward runs
-    if (i < c.number_inputs.size() && c.number_inputs[i] >= 0) {
-      const auto& steps = c.numbers.inputs;
-      const auto at = std::find(steps.begin(), steps.end(), c.number_inputs[i]) - steps.begin();
-      e.inputs.push_back(kNumberInput + static_cast<int32_t>(at));
-      continue;
-    }
-    if (i < c.size_inputs.size() && c.size_inputs[i] >= 0) {
-      const auto& steps = c.numbers.sizes;
-      const auto at = std::find(steps.begin(), steps.end(), c.size_inputs[i]) - steps.begin();
-      e.inputs.push_back(kSizeInput + static_cast<int32_t>(at));
-      continue;
-    }
+    if (add_number(i, c.number_inputs, c.numbers.inputs, kNumberInput)) continue;
+    if (add_number(i, c.size_inputs, c.numbers.sizes, kSizeInput)) continue;
     const auto narrowed =
         std::find_if(c.narrowed_inputs.begin(), c.narrowed_inputs.end(),
                      [&](const frame::NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });

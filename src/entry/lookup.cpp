@@ -120,13 +120,8 @@ namespace {
 // The guard on symbolic sizes that a call which meets all others does not meet.
 guards::Failure failing_size(const Entry& e, PyObject* const* slots) {
   if (!e.guards || e.capture.sizes.empty()) return {};
-  std::vector<PyObject*> objects(e.required), values;
-  if (!e.guards->check(slots, objects.data()) || !frame::evaluate(e.capture.numbers, objects.data(), read_item, values))
-    return {};
-  objects.insert(objects.end(), values.begin(), values.end());
-  const guards::Failure failed = e.capture.sizes.failure(objects.data());
-  for (PyObject* v : values) Py_DECREF(v);
-  return failed;
+  SourceObjects objects;
+  return objects.read(e, slots) ? e.capture.sizes.failure(objects.data()) : guards::Failure{};
 }
 
 // Where a size that is guarded by value has another one now: what became of it, or what to do.

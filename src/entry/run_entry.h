@@ -30,16 +30,19 @@ class SourceObjects {
   SourceObjects(const SourceObjects&) = delete;
   ~SourceObjects() { clear(); }
   // Whether this is the entry for such a call.
-  bool match(Entry& e, PyObject* const* slots, bool untouched = false) {
+  bool match(const Entry& e, PyObject* const* slots, bool untouched = false) {
+    return read(e, slots, untouched) && (e.capture.sizes.empty() || e.capture.sizes.holds(objects_.data()));
+  }
+  // The same but for the symbolic sizes, which may be others.
+  bool read(const Entry& e, PyObject* const* slots, bool untouched = false) {
     clear();
     const size_t numbers = e.capture.numbers.steps.size();
     objects_.resize(std::max(objects_.size(), e.required + numbers));
     if (!e.guards->check(slots, objects_.data(), untouched)) return false;
-    if (numbers != 0) {
-      if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_)) return false;
-      std::copy(values_.begin(), values_.end(), objects_.begin() + static_cast<std::ptrdiff_t>(e.required));
-    }
-    return e.capture.sizes.empty() || e.capture.sizes.holds(objects_.data());
+    if (numbers == 0) return true;
+    if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_)) return false;
+    std::copy(values_.begin(), values_.end(), objects_.begin() + static_cast<std::ptrdiff_t>(e.required));
+    return true;
   }
   PyObject** data() { return objects_.data(); }
 

@@ -756,33 +756,30 @@ Capture capture(const CaptureRequest& request) {
   speculation.usual_answers = !request.may_break || (request.may_assume && request.refuted != nullptr);
   Capture out = capture(request, speculation);
   if (PyErr_Occurred()) return out;
+  const auto again = [&] {
+    release(out);
+    out = capture(request, speculation);
+    return PyErr_Occurred() == nullptr;
+  };
   const auto ends_for_data = [](const Capture& c) {
     return (c.declined || !c.frames.empty()) && c.reason.find("data-dependent") != std::string::npos;
   };
   if (out.asked_of_data && request.may_break && request.may_assume && !out.raised) {
     speculation.usual_answers = true;
-    release(out);
-    out = capture(request, speculation);
-    if (PyErr_Occurred()) return out;
+    if (!again()) return out;
   }
   // A graph ends where data is asked for, then: before the first size that follows from it.
   if (out.data_sizes && request.may_break && !out.raised && (out.declined || ends_for_data(out))) {
     speculation.data_sizes = speculation.usual_answers = false;
-    release(out);
-    out = capture(request, speculation);
-    if (PyErr_Occurred()) return out;
+    if (!again()) return out;
   }
   if (out.data_sizes && !request.may_break && !speculation.data_values && !out.raised && ends_for_data(out)) {
     speculation.data_values = true;
-    release(out);
-    out = capture(request, speculation);
-    if (PyErr_Occurred()) return out;
+    if (!again()) return out;
   }
   if (speculation.narrowed_inputs && !narrowed_inputs_fit(out)) {
     speculation.narrowed_inputs = false;
-    release(out);
-    out = capture(request, speculation);
-    if (PyErr_Occurred()) return out;
+    if (!again()) return out;
   }
   // (What was drawn is put back.)
   if (out.declined || !trace::assumption().made || graph::repeatable(out.graph) ||

@@ -271,8 +271,7 @@ std::optional<sym::Expr> Numbers::size_of(int32_t step) {
     size_inputs.emplace_back(input, step);
     program.sizes.push_back(step);
   }
-  sizes_.emplace(step, *e);
-  step_of_size_.try_emplace(*e, step);
+  is_size(now, e);
   return e;
 }
 
