@@ -36,7 +36,7 @@ int64_t stride_of(PyObject* tensor, int32_t dim);
 
 // What a tensor that matched looked like in memory: while it looks the same it still matches, and comparing costs a
 // fraction of matches(). A tensor that looks different may match all the same (its storage offset is in there).
-struct TensorLook {                      // tensors of one kind share it: a model's parameters have few
+struct TensorLook {                      // mostly shared by tensors of one kind: a model's parameters have few
   static constexpr size_t kBytes = 120;  // sizes, strides, offset, dtype, device, flags, dispatch keys
   alignas(16) std::array<unsigned char, kBytes> bytes{};
   PyTypeObject* type = nullptr;
