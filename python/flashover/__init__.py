@@ -20,6 +20,7 @@ from flashover import _C, _operator_backward, _substitutes, exc  # noqa: F401 (_
 from flashover._compile import compile, reset
 from flashover._explain import explain
 from flashover._explanation import Explanation
+from flashover._install import install, replacing_torch_compile, uninstall
 from flashover._live import Live, Stats, Version, live
 from flashover._logs import set_logs
 from flashover._lower import Cost, Lowered, lower
@@ -56,6 +57,7 @@ __all__ = [
     "exc",
     "explain",
     "graph_break",
+    "install",
     "is_compiling",
     "list_backends",
     "list_modes",
@@ -63,11 +65,13 @@ __all__ = [
     "live",
     "lower",
     "register_backend",
+    "replacing_torch_compile",
     "reset",
     "run",
     "set_logs",
     "set_stance",
     "skip",
+    "uninstall",
     "wrap_numpy",
 ]
 __version__ = _C.__version__
