@@ -14,15 +14,18 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <vector>
 
 #include "base/pages.h"
 #include "base/unexpected_size.h"
 #include "cpu_kernels/attention.h"
 #include "cpu_kernels/convolution.h"
+#include "cpu_kernels/convolution_weights.h"
 #include "cpu_kernels/embedding.h"
 #include "cpu_kernels/linear.h"
 #include "cpu_kernels/operators.h"
@@ -31,6 +34,7 @@
 #include "cpu_kernels/team.h"
 #include "cpu_kernels/unfold.h"
 #include "sym/environment.h"
+#include "target/providers.h"
 #include "torch/convolved.h"
 
 namespace flashover::cpu {
@@ -548,6 +552,53 @@ at::Tensor convolution_weight_gradient_op(const at::Tensor& grad, const at::Tens
                                               groups, {false, true, false}));
 }
 
+// ---- f32 convolutions of sizes that were symbols: who computes them is chosen in the call
+
+// own_f32, own_bf16: target::Providers'.
+target::OwnConvolution own_convolution(const at::Tensor& x, const at::Tensor& weight, Ints out, Ints stride,
+                                       Ints dilation, int64_t groups, bool own_f32, bool own_bf16) {
+  if (x.numel() == 0 || weight.numel() == 0 || out[2] * out[3] == 0) return {};
+  target::Providers p;
+  p.own_f32 = own_f32;
+  p.own_bf16 = own_bf16;
+  return target::choose_convolution(p, DType::kF32,
+                                    {.in = weight.size(1),
+                                     .out = weight.size(0) / groups,
+                                     .groups = groups,
+                                     .taps = weight.size(2) * weight.size(3),
+                                     .points = out[2] * out[3],
+                                     .batch = out[0],
+                                     .reach = (weight.size(2) - 1) * dilation[0] * x.size(3),
+                                     .strided = stride[0] != 1 || stride[1] != 1});
+}
+
+at::Tensor convolution_by_size_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                  Ints stride, Ints padding, Ints dilation, int64_t groups, bool own_f32,
+                                  bool own_bf16) {
+  const std::vector<int64_t> out = aten::convolved_sizes(x.sizes(), weight.sizes(), stride, padding, dilation);
+  if (own_convolution(x, weight, out, stride, dilation, groups, own_f32, own_bf16).forward)
+    return convolution_op(x, weight, bias, stride, padding, dilation, groups);
+  return at::convolution(x, weight, bias, stride, padding, dilation, false, {0, 0}, groups);
+}
+
+std::tuple<at::Tensor, at::Tensor> convolution_backward_by_size_op(const at::Tensor& grad, const at::Tensor& x,
+                                                                   const at::Tensor& weight, Ints stride, Ints padding,
+                                                                   Ints dilation, int64_t groups, bool own_f32,
+                                                                   bool own_bf16, std::array<bool, 2> needed) {
+  const target::OwnConvolution own =
+      own_convolution(x, weight, grad.sizes(), stride, dilation, groups, own_f32, own_bf16);
+  at::Tensor input_gradient, weight_gradient;
+  std::array<bool, 3> left{needed[0] && !own.input, needed[1] && !own.weight, false};
+  if (left[0] || left[1])
+    std::tie(input_gradient, weight_gradient, std::ignore) =
+        at::convolution_backward(grad, x, weight, std::nullopt, stride, padding, dilation, false, {0, 0}, groups, left);
+  if (needed[0] && own.input)
+    input_gradient = convolution_input_gradient_op(grad, weight, x.sizes(), stride, padding, dilation, groups);
+  if (needed[1] && own.weight)
+    weight_gradient = convolution_weight_gradient_op(grad, x, weight.sizes(), stride, padding, dilation, groups);
+  return {std::move(input_gradient), std::move(weight_gradient)};
+}
+
 // ---- convolutions of few points: products over rows of all that a result reads (bf16, images channels last)
 
 using HalfProduct = ProductOf<uint16_t>;
@@ -648,6 +699,26 @@ at::Tensor unfolded_weight_gradient_op(const at::Tensor& grad, const at::Tensor&
   return out;
 }
 
+at::Tensor convolution_weights_op(const at::Tensor& weight, Ints padding, Ints stride, Ints dilation, int64_t groups,
+                                  Ints typical) {
+  return tensor_of(std::make_unique<ConvolutionWeights>(
+      weight, ConvolutionGeometry{padding.vec(), stride.vec(), dilation.vec(), groups}, typical));
+}
+
+at::Tensor convolution_of_any_size_op(const at::Tensor& x, const at::Tensor& weights,
+                                      const std::optional<at::Tensor>& bias, Ints padding, Ints stride, Ints dilation,
+                                      int64_t groups, std::string_view attr,
+                                      const c10::List<std::optional<at::Scalar>>& scalars,
+                                      std::optional<std::string_view> algorithm) {
+  using Convolve =
+      at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, Ints, Ints, Ints, int64_t,
+                 std::string_view, c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+  static const auto convolve =
+      c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_convolution_pointwise", "").typed<Convolve>();
+  return convolve.call(x, weights_of(weights).suited(x.sizes()), bias, padding, stride, dilation, groups, attr, scalars,
+                       algorithm);
+}
+
 // So many elements as the number says, over the memory of one.
 at::Tensor size_of_data_op(const at::Tensor& number) {
   const int64_t size = number.item().toLong();
@@ -718,6 +789,19 @@ void register_operators() {
     add("unfolded_weight_gradient(Tensor grad, Tensor x, int[] weight, int[] stride, int[] padding, int[] dilation) -> "
         "Tensor",
         "unfolded_weight_gradient", unfolded_weight_gradient_op);
+    add("convolution_by_size(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int "
+        "groups, bool own_f32, bool own_bf16) -> Tensor",
+        "convolution_by_size", convolution_by_size_op);
+    add("convolution_backward_by_size(Tensor grad, Tensor x, Tensor weight, int[] stride, int[] padding, int[] "
+        "dilation, int groups, bool own_f32, bool own_bf16, bool[2] needed) -> (Tensor, Tensor)",
+        "convolution_backward_by_size", convolution_backward_by_size_op);
+    add("convolution_weights(Tensor weight, int[] padding, int[] stride, int[] dilation, int groups, int[] typical) -> "
+        "Tensor",
+        "convolution_weights", convolution_weights_op);
+    // (As mkldnn::_convolution_pointwise.)
+    add("convolution_of_any_size(Tensor x, Tensor weights, Tensor? bias, int[] padding, int[] stride, int[] dilation, "
+        "int groups, str attr, Scalar?[] scalars, str? algorithm) -> Tensor",
+        "convolution_of_any_size", convolution_of_any_size_op);
     library.def("size_of_data(Tensor number) -> Tensor");
     library.impl("size_of_data", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, size_of_data_op));
     library.def("check_sizes(int a, int b, int relation, str what) -> ()");

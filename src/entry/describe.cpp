@@ -2,7 +2,9 @@
 #include "entry/describe.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "plan/sizes.h"
 #include "run/run.h"
 #include "run/step_observer.h"
 
@@ -43,8 +45,17 @@ PyObject* symbols_of(const Entry& e) {
   return out;
 }
 
-PyObject* describe_step(const std::string& side, const plan::Plan& p, const plan::Step& s, double seconds,
-                        bool frozen) {
+// Elements that a stride of 0 repeats count once. A size that is not known (it follows from data): none.
+int64_t bytes_of(const TensorType& type) {
+  int64_t n = info(type.dtype).bytes;
+  for (size_t d = 0; d < type.sizes.size() && n > 0; ++d)
+    if (d >= type.strides.size() || !type.strides[d].is_const(0)) n *= type.sizes[d].as_const().value_or(0);
+  return n;
+}
+
+// `sized`: the plan with the sizes of the last call, where it has symbols.
+PyObject* describe_step(const std::string& side, const plan::Plan& p, const plan::Plan& sized, const plan::Step& s,
+                        double seconds, bool frozen) {
   // Distinct memory: a tensor and its views count once, repeated elements too.
   std::vector<plan::TensorId> reads, writes;
   const auto add = [&](std::vector<plan::TensorId>& to, plan::TensorId t) {
@@ -55,12 +66,9 @@ PyObject* describe_step(const std::string& side, const plan::Plan& p, const plan
   const auto describe = [&](const std::vector<plan::TensorId>& list, long long& bytes) {
     PyObject* out = PyList_New(0);
     for (plan::TensorId t : list) {
-      const TensorType& type = p.tensors[static_cast<size_t>(t)].type;
-      int64_t n = info(type.dtype).bytes;
-      for (size_t d = 0; d < type.sizes.size() && n > 0; ++d)
-        if (d >= type.strides.size() || !type.strides[d].is_const(0)) n *= type.sizes[d].as_const().value_or(0);
-      bytes += n;
-      PyObject* pair = Py_BuildValue("(is)", static_cast<int>(plan::root(p, t)), str(type).c_str());
+      bytes += bytes_of(sized.tensors[static_cast<size_t>(t)].type);
+      PyObject* pair = Py_BuildValue("(is)", static_cast<int>(plan::root(p, t)),
+                                     str(p.tensors[static_cast<size_t>(t)].type).c_str());
       if (pair) PyList_Append(out, pair);
       Py_XDECREF(pair);
     }
@@ -84,10 +92,13 @@ PyObject* steps_of(const Entry& e) {
   for (const auto& [side, executable] : e.runner->executables) {
     const plan::Plan& p = executable->plan();
     const std::vector<double> times = executable->times();
+    const std::vector<int64_t> sizes = executable->sizes();
+    std::optional<plan::Plan> sized;
+    if (!sizes.empty()) sized = plan::with_sizes(p, plan::size_sources(p), sizes);
     const auto append = [&](const plan::Step& s, double seconds, bool frozen) {
       // Memory that is taken or given back is no work.
       if (s.kind == plan::StepKind::kRelease || plan::takes_memory(s)) return;
-      PyObject* d = describe_step(side, p, s, seconds, frozen);
+      PyObject* d = describe_step(side, p, sized ? *sized : p, s, seconds, frozen);
       if (d) PyList_Append(out, d);
       Py_XDECREF(d);
     };

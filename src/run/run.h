@@ -71,6 +71,9 @@ class Executable {
   // negative where there is none. CUDA graphs are not used meanwhile.
   virtual void measure(bool on) = 0;
   virtual std::vector<double> times() const = 0;
+  // Of the call that times() is of, by entry of plan::size_sources(plan()); empty: the plan has no symbols, or no call
+  // came.
+  virtual std::vector<int64_t> sizes() const { return {}; }
   // Worth releasing the GIL for: it calls operators or moves enough bytes to take more than some microseconds.
   virtual bool heavy() const = 0;
 };

@@ -86,6 +86,11 @@ std::vector<double> Programs::times() const {
   return entries_.empty() ? std::vector<double>(sized_.plan->steps.size(), -1.0) : entries_.front().program->times();
 }
 
+Programs::Values Programs::last_values() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.empty() ? Values() : entries_.front().values;
+}
+
 namespace {
 
 class SizedExecutable final : public Executable {
@@ -97,6 +102,7 @@ class SizedExecutable final : public Executable {
   Counters counters() const override { return programs_->counters(); }
   void measure(bool on) override { programs_->measure(on); }
   std::vector<double> times() const override { return programs_->times(); }
+  std::vector<int64_t> sizes() const override { return programs_->last_values(); }
 
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     const std::shared_ptr<Executable> program = program_for(inputs, count);

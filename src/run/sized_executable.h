@@ -52,6 +52,7 @@ class Programs {
   Counters counters() const;
   void measure(bool on);
   std::vector<double> times() const;  // of the size that came last
+  Values last_values() const;         // that size; empty: none came
 
  private:
   struct Entry {

@@ -80,6 +80,12 @@ def test_steps_say_what_where_and_how_much() -> None:
     assert "kernel" in e.text() and "self.blocks.0.norm" in e.text()
 
 
+def test_bytes_of_sizes_that_are_symbols_are_those_of_the_call():
+    e = flashover.explain(lambda x: torch.relu(x) @ x.T, dynamic=True)(torch.randn(100, 64))
+    assert e.externs[0]["writes"][0][1] == "f32[s0,s0]" and e.externs[0]["bytes_written"] == 4 * 100 * 100
+    assert e.kernels[0]["bytes_read"] == 4 * 100 * 64
+
+
 def test_measured() -> None:
     model, x = Net().eval(), torch.randn(256, 64)
     calls = []

@@ -15,6 +15,10 @@
 namespace flashover::graph {
 namespace {
 
+// Both take the same arguments.
+constexpr std::string_view kPackedConvolution = "mkldnn._convolution_pointwise.default",
+                           kConvolutionOfAnySize = "flashover.convolution_of_any_size.default";
+
 Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim
   std::vector<int64_t> list = ops::as_ints(a);
   if (list.size() == 1) list.resize(count, list[0]);
@@ -78,15 +82,18 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   if (is_point(input, w, std::span(n.args).subspan(kStride)) &&
       use_product(r, x_last(), weight, bias, providers, results))
     return true;
-  // The weight is laid out for images of this size; of a typical one where it is a symbol.
+  // The weight is laid out for images of this size; where it is a symbol, for a typical one and later for those that
+  // come.
   Sizes laid_for = input.sizes;
   constexpr int64_t kTypical = 16;
   for (sym::Expr& e : laid_for)
     if (!e.is_const()) e = kTypical;
-  const ValueId packed = r.b.emit("mkldnn._reorder_convolution_weight.default",
-                                  {Ref{weight}, padding, stride, dilation, n.args[kGroups], laid_for}, opaque_type(w));
+  const bool known = all_const(input.sizes);
+  const ValueId packed =
+      r.b.emit(known ? "mkldnn._reorder_convolution_weight.default" : "flashover.convolution_weights.default",
+               {Ref{weight}, padding, stride, dilation, n.args[kGroups], laid_for}, opaque_type(w));
   const ValueId lying = x_last();
-  results = {r.b.emit("mkldnn._convolution_pointwise.default",
+  results = {r.b.emit(known ? kPackedConvolution : kConvolutionOfAnySize,
                       {Ref{lying}, Ref{packed}, dense_value(r, bias), padding, stride, dilation, n.args[kGroups],
                        std::string("none"), std::vector<double>{}, std::string()},
                       type)};
@@ -100,7 +107,7 @@ bool suits_channels_last(const target::Providers& providers, const TensorType& i
   const bool dtype =
       (input.dtype == DType::kBF16 && providers.onednn_bf16) || (input.dtype == DType::kF16 && providers.onednn_f16);
   return providers.onednn && !providers.strict_numerics && dtype && input.dtype == w.dtype &&
-         input.device.type == DeviceType::kCPU && input.rank() == 4 && w.rank() == 4 && all_const(input.sizes) &&
+         input.device.type == DeviceType::kCPU && input.rank() == 4 && w.rank() == 4 && input.sizes[1].is_const() &&
          all_const(w.sizes);
 }
 ValueId as_rows(Rewriter& r, ValueId image) {  // that lies channels last
@@ -208,8 +215,7 @@ struct ChannelsLastForward {
 std::optional<ChannelsLastForward> channels_last_forward(Rewriter& r, const Node& n, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
-  if (!suits_channels_last(*static_cast<const target::Providers*>(user), input, w) || !all_const(out.sizes))
-    return std::nullopt;
+  if (!suits_channels_last(*static_cast<const target::Providers*>(user), input, w)) return std::nullopt;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return std::nullopt;
   return ChannelsLastForward{x, weight, bias, input, w, out};
@@ -219,6 +225,7 @@ bool cut_patches(Rewriter& r, const Node& n, Values& results, const void* user) 
   const auto forward = channels_last_forward(r, n, user);
   if (!forward) return false;
   const auto& [x, weight, bias, input, w, out] = *forward;
+  if (!all_const(input.sizes) || !all_const(out.sizes)) return false;
   const bool transposed = ops::as_bool(n.args[kTransposed]);
   if (transposed && !all_are(n.args[kOutputPadding], 0)) return false;
   const auto p =
@@ -271,7 +278,7 @@ bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const voi
   const auto backward = channels_last_backward(r, n, user);
   if (!backward) return false;
   const auto& [needed, g, x, weight, out, input, w] = *backward;
-  if (out.rank() != 4 || !all_const(out.sizes)) return false;
+  if (out.rank() != 4 || !all_const(input.sizes) || !all_const(out.sizes)) return false;
   const bool transposed = ops::as_bool(n.args[7]);
   if (transposed && !all_are(n.args[8], 0)) return false;
   auto p = find_patches(transposed ? out : input, transposed ? input : out, w, std::span(n.args).subspan(4));
@@ -400,6 +407,51 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
   return true;
 }
 
+// Sizes of images that are symbols, in f32, where everyone's operands are dense: the call chooses.
+bool may_be_own(const target::Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
+                std::span<const Arg> geometry) {
+  if (p.strict_numerics || (!p.own_f32 && !p.own_bf16) || w.dtype != DType::kF32 || input.dtype != w.dtype ||
+      out.dtype != w.dtype || input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 ||
+      ops::as_bool(geometry[3]) || !all_const(w.sizes) || !input.sizes[1].is_const() ||
+      (all_const(input.sizes) && all_const(out.sizes)))
+    return false;
+  const bool depthwise = ops::as_int(geometry[5]) > 1 && w.sizes[1].is_const(1) && w.sizes[0] == input.sizes[1];
+  return depthwise ? p.own_f32 : p.own_bf16;
+}
+bool choose_in_call(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& p = *static_cast<const target::Providers*>(user);
+  const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
+  const TensorType out = r.b.type(n.outs[0]);
+  if (!may_be_own(p, r.b.type(x), r.b.type(weight), out, std::span(n.args).subspan(kStride))) return false;
+  results = {
+      r.b.emit("flashover.convolution_by_size.default",
+               {Ref{dense_value(r, x)}, Ref{dense_value(r, weight)},
+                dense_value(r, ops::as_optional_value(n.args[kBias])), spatial(n.args[kStride], 2),
+                spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2), n.args[kGroups], p.own_f32, p.own_bf16},
+               dense_type(out))};
+  return true;
+}
+bool choose_in_call_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& p = *static_cast<const target::Providers*>(user);
+  const auto needed = needed_gradients(n);
+  const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
+                weight = ops::as_value(n.args[2]);
+  const TensorType input = r.b.type(x), w = r.b.type(weight);
+  if (!needed || !may_be_own(p, input, w, r.b.type(g), std::span(n.args).subspan(4))) return false;
+  results.assign(3, kNoValue);
+  if ((*needed)[2]) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
+  const std::array<bool, 2> left{(*needed)[0], (*needed)[1]};
+  if (!left[0] && !left[1]) return true;
+  const auto made = r.b.emit_all("flashover.convolution_backward_by_size.default",
+                                 {Ref{dense_value(r, g)}, Ref{dense_value(r, x)}, Ref{dense_value(r, weight)},
+                                  spatial(n.args[4], 2), spatial(n.args[5], 2), spatial(n.args[6], 2), n.args[9],
+                                  p.own_f32, p.own_bf16, std::vector<bool>{left[0], left[1]}},
+                                 {dense_type(input), dense_type(w)});
+  std::vector<ValueId>& outs = r.out.nodes.back().outs;
+  for (size_t i = 0; i < 2; ++i) (left[i] ? results : outs)[i] = left[i] ? made[i] : kNoValue;
+  return true;
+}
+
 bool lay_last(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto forward = channels_last_forward(r, n, user);
   if (!forward) return false;
@@ -417,7 +469,6 @@ bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* 
   const auto backward = channels_last_backward(r, n, user);
   if (!backward) return false;
   const auto& [needed, g, x, weight, out, input, w] = *backward;
-  if (!all_const(out.sizes)) return false;
   results.assign(3, kNoValue);
   const ValueId g_last = in_strides(r, g, channels_last(out));
   if (needed[2]) {  // a sum like any other
@@ -467,7 +518,8 @@ bool take_activation_of_convolution(Rewriter& r, const Node& n, Values& results,
   const ValueId top = ops::as_value(n.args[0]);
   if (!activation || providers.strict_numerics || r.uses(top) != 1) return false;
   const ValueId v = skip_copies(r, top);
-  const Node* found = r.def(v, "mkldnn._convolution_pointwise.default");
+  const Node* found = r.def(v, kPackedConvolution);
+  if (!found) found = r.def(v, kConvolutionOfAnySize);
   if (!found || std::get<std::string>(found->args[7]) != "none" || r.uses(v) != 1) return false;
   Node conv = *found;
   conv.args[7] = std::string(activation->attr);
@@ -482,6 +534,8 @@ constexpr RewriteRule kConvolution[] = {
     {op::convolution_backward, "its gradients", cut_patches_backward},
     {op::convolution, "conv -> the AMX unit", use_own},
     {op::convolution_backward, "its gradients", use_own_backward},
+    {op::convolution, "conv of sizes that are symbols: the call chooses", choose_in_call},
+    {op::convolution_backward, "its gradients", choose_in_call_backward},
     {op::convolution, "conv -> channels last", lay_last},
     {op::convolution_backward, "the same", lay_last_backward},
     {op::convolution_backward, "a weight's gradient that oneDNN's kernel has wrong", take_points_backward},

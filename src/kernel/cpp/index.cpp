@@ -83,16 +83,20 @@ struct IndexText {
 
 std::string index_text(Emission& e, const Scope& s, Expr x, const Lane& lane) { return IndexText{e, s, lane}.of(x); }
 
+VariesTest varying_variables(const Scope& s) {
+  return [&s](Expr v) {
+    const auto it = s.indirect.find(v.node());
+    return it != s.indirect.end() && it->second.varying;
+  };
+}
+
 std::string lanes_before(const Scope& s, int copy) { return num(int64_t{copy} * s.lanes.width); }
 
 }  // namespace
 
-LaneStep step_of(const Scope& s, Expr index) {
-  if (!s.vector) return {};
-  return lane_step(index, s.lanes, [&](Expr v) {
-    auto it = s.indirect.find(v.node());
-    return it != s.indirect.end() && it->second.varying;
-  });
+LaneStep step_of(const Scope& s, Expr index) { return lane_step(index, s.lanes, varying_variables(s)); }
+std::optional<Expr> symbolic_step_of(const Scope& s, Expr index) {
+  return symbolic_step(index, s.lanes, varying_variables(s));
 }
 
 std::string variable(const Emission& e, Expr v) {

@@ -5,6 +5,7 @@
 namespace flashover::kernel::cpp {
 
 LaneStep step_of(const Scope& s, sym::Expr index);
+std::optional<sym::Expr> symbolic_step_of(const Scope& s, sym::Expr index);
 std::string variable(const Emission& e, sym::Expr v);
 // A number of the kernel's geometry: in place, or read from the job by a shared body.
 std::string geometry(Emission& e, int64_t v);

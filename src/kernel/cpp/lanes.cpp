@@ -89,6 +89,25 @@ LaneStep lane_step(Expr e, const LaneLoop& lanes) {
   return lane_step(e, lanes, [](Expr) { return false; });
 }
 
+std::optional<Expr> symbolic_step(Expr e, const LaneLoop& lanes, const VariesTest& varies) {
+  if (e == lanes.variable) return Expr(1);
+  if (lane_step(e, lanes, varies).uniform()) return Expr(0);
+  if (e.kind() != sym::Kind::kAdd && e.kind() != sym::Kind::kMul) return std::nullopt;
+  const bool product = e.kind() == sym::Kind::kMul;
+  std::optional<Expr> step;
+  Expr factors = 1;
+  for (Expr t : e.operands()) {
+    if (lane_step(t, lanes, varies).uniform()) {
+      if (product) factors = factors * t;
+      continue;
+    }
+    if (step) return std::nullopt;
+    step = symbolic_step(t, lanes, varies);
+    if (!step) return std::nullopt;
+  }
+  return *step * factors;
+}
+
 bool tests_whole_vectors(const loops::Instr& in, const LaneLoop& lanes) {
   if (!lane_step(in.index, lanes).contiguous()) return false;
   std::vector<Expr> vars;

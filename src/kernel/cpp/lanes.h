@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "loops/loops.h"
 
@@ -28,6 +29,8 @@ struct LaneLoop {
 using VariesTest = std::function<bool(sym::Expr variable)>;
 LaneStep lane_step(sym::Expr e, const LaneLoop& lanes, const VariesTest& varies);
 LaneStep lane_step(sym::Expr e, const LaneLoop& lanes);  // no other variable does
+// How much more `e` is in each lane than in the one before, where that is a product of sizes; kStride has numbers.
+std::optional<sym::Expr> symbolic_step(sym::Expr e, const LaneLoop& lanes, const VariesTest& varies);
 
 // Is a range test (k_in_range) true or false for all lanes of a vector alike? (cat and rotary halves at round sizes)
 bool tests_whole_vectors(const loops::Instr& in, const LaneLoop& lanes);

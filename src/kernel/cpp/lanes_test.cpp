@@ -31,6 +31,18 @@ TEST(Lanes, ProductsWithWhatIsNoConstantVary) {
   EXPECT_TRUE(varies(64 * kGathered + kLane));
 }
 
+TEST(Lanes, ProductsOfSizesAreSymbolicStrides) {
+  const Expr height = sym::var("s0", {0, 1 << 20}, 7), width = sym::var("s1", {0, 1 << 20}, 9);
+  const auto by = [](Expr e) { return symbolic_step(e, {kLane, kWidth}, [](Expr v) { return v == kGathered; }); };
+  EXPECT_EQ(by(kRow + kLane * height * width), height * width);
+  EXPECT_EQ(by(height * (3 * kLane + kRow) + 5), 3 * height);
+  EXPECT_EQ(by(kRow * height), Expr(0));
+  EXPECT_FALSE(by(kLane * kLane * height));
+  EXPECT_FALSE(by(kLane * kGathered));
+  EXPECT_FALSE(by(kLane * height + kLane * width));  // two terms: left to the lanes one by one
+  EXPECT_FALSE(by(sym::floordiv(kLane * height, 3)));
+}
+
 TEST(Lanes, DivisionsKeepAStrideWhereVectorsStayWithinABlock) {
   EXPECT_TRUE(step(sym::floordiv(kLane, 32)).uniform());
   EXPECT_TRUE(step(sym::mod(kLane, 32)).contiguous());

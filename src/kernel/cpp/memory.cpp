@@ -1,6 +1,10 @@
 // Of a tail's vector only the first lanes are accessed; nothing beyond them is touched.
 #include "kernel/cpp/memory.h"
 
+#include <cstdlib>
+#include <functional>
+#include <optional>
+
 #include "base/check.h"
 #include "kernel/cpp/index.h"
 #include "kernel/cpp/values.h"
@@ -51,17 +55,37 @@ std::string or_zero(const Scope& s, const Instr& in, int copy, const std::string
   return in.mask == kNone ? loaded : mask_text(s, in, copy) + " ? " + loaded + " : " + zero;
 }
 
+// Of the lanes that a run with a count has, and a mask that varies leaves.
+std::string gather_mask(const Scope& s, const Instr& in, int copy) {
+  const std::string mask = s.run.count.empty() ? "" : "lanes_below(" + s.run.count + ")";
+  if (!varies(s, in.mask)) return mask;
+  return mask.empty() ? mask_text(s, in, copy) : "(" + mask_text(s, in, copy) + " & " + mask + ")";
+}
 std::string gathered(Emission& e, const Scope& s, const MemoryAccess& m, const Instr& in, int64_t stride, int copy) {
-  const bool mask_varies = varies(s, in.mask);
-  const std::string at = m.pointer + " + " + index_of_copy(e, s, in.index, copy);
-  std::string mask = s.run.count.empty() ? "" : "lanes_below(" + s.run.count + ")";
-  if (mask_varies) mask = mask.empty() ? mask_text(s, in, copy) : "(" + mask_text(s, in, copy) + " & " + mask + ")";
+  const std::string at = m.pointer + " + " + index_of_copy(e, s, in.index, copy), mask = gather_mask(s, in, copy);
   const std::string gather =
       "gather_f32(" + at + ", iota(0) * splat_i(" + num(stride) + "), " + (mask.empty() ? "splat_m(true)" : mask) + ")";
   if (stride != 2) return gather;
   const std::string fast = "load_f32_2(" + at + ")";
   if (mask.empty()) return fast;
   return s.run.count.empty() ? "all_lanes(" + mask + ") ? " + fast + " : " + gather : gather;
+}
+std::string gathered_by(Emission& e, const Scope& s, const MemoryAccess& m, const Instr& in, sym::Expr stride,
+                        int copy) {
+  const std::string mask = gather_mask(s, in, copy);
+  return "gather_by_f32(" + m.pointer + " + " + index_of_copy(e, s, in.index, copy) + ", " + index(e, s, stride) +
+         ", " + (mask.empty() ? "splat_m(true)" : mask) + ")";
+}
+
+// Null where the lanes are loaded one by one.
+std::function<std::string(int copy)> gather_of(Emission& e, const Scope& s, const MemoryAccess& m, const Instr& in) {
+  if (m.dtype != DType::kF32) return nullptr;
+  const LaneStep step = step_of(s, in.index);
+  if (step.kind == LaneStep::kStride && std::abs(step.stride) < (1 << 24))
+    return [&e, &s, &in, m, step](int u) { return gathered(e, s, m, in, step.stride, u); };
+  const auto stride = step.kind == LaneStep::kVarying ? symbolic_step_of(s, in.index) : std::nullopt;
+  if (!stride) return nullptr;
+  return [&e, &s, &in, m, stride](int u) { return gathered_by(e, s, m, in, *stride, u); };
 }
 
 std::string combined(const Emission& e, StoreMode mode, DType d, const std::string& old, const std::string& value,
@@ -179,11 +203,8 @@ void load(Emission& e, Scope& s, Id i) {
       const std::string at = m.pointer + " + " + index_of_copy(e, s, in.index, u);
       return mask_varies ? load_masked(s, m, in, at, u) : or_zero(s, in, u, load_run(s, m, at), zeros);
     });
-  } else if (m.dtype == DType::kF32 && step.kind == LaneStep::kStride && std::abs(step.stride) < (1 << 24)) {
-    define(e, s, i, true, d, [&](int u) {
-      const std::string text = gathered(e, s, m, in, step.stride, u);
-      return mask_varies ? text : or_zero(s, in, u, text, zeros);
-    });
+  } else if (const auto gather = gather_of(e, s, m, in)) {
+    define(e, s, i, true, d, [&](int u) { return mask_varies ? gather(u) : or_zero(s, in, u, gather(u), zeros); });
   } else {
     define_by_lane(
         e, s, i, d, [&](int u) { return load_one(e, m, index_of_lane(e, s, in.index, u)); },

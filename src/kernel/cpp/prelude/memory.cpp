@@ -302,6 +302,14 @@ inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gather
     {"gather_f32", kB4, R"(
 inline VF gather_f32(const float* p, VI at, VM m) { VF v{}; for (int l = 0; l < W; ++l) if (m[l]) v[l] = p[at[l]]; return v; }
 )"},
+    {"gather_by_f32", kVector, R"(
+inline VF gather_by_f32(const float* p, long stride, VM m) {
+  if (stride < (1 << 24) && stride > -(1 << 24)) return gather_f32(p, iota(0) * splat_i((int)stride), m);
+  VF v{};
+  for (int l = 0; l < W; ++l) if (m[l]) v[l] = p[l * stride];
+  return v;
+}
+)"},
     {"all_lanes", kVector, "inline bool all_lanes(VM m) { return !any_lane(~m); }\n"},
     // Unsigned types that only scalar code handles.
     {"load_u16 store_u16 load_u32 store_u32 wrap_u16 wrap_u32", kS1, R"(
