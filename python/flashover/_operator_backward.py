@@ -81,7 +81,10 @@ def record(backward: Any, ctx: Any, *grads: Any) -> Any:
     }
     spec["devices"] = [str(t.device) for t in tensors]
     if any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape):
-        made = [_dense(m.shape, m.dtype, m.device) for m in _inputs_with_gradients(ctx)]
+        made = [
+            (m.shape, _like_saved(m, ctx.saved_tensors) or _dense(m.shape), m.dtype, m.device)
+            for m in _inputs_with_gradients(ctx)
+        ]
     else:
         lie = torch.ops.flashover_python.backward(repr(spec), tensors, sizes)  # tells how the gradients lie
         made = [(t.shape, t.stride(), t.dtype, t.device) for t in lie]
@@ -98,14 +101,28 @@ def _inputs_with_gradients(ctx: Any) -> list[Any]:
     return [node._input_metadata[nr] for node, nr in ctx.next_functions if node is not None]
 
 
-def _dense(shape: Any, dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
-    """How a gradient over sizes that change lies: row by row. (The formula runs only on numbers.)"""
+def _dense(shape: Any) -> list[Any]:
+    """Strides of what lies row by row."""
     strides: list[Any] = []
     step: Any = 1
     for n in reversed(shape):
         strides.insert(0, step)
         step = step * n
-    return shape, strides, dtype, device
+    return strides
+
+
+def _like_saved(made: Any, saved: Any) -> tuple[int, ...] | None:
+    """Strides of a weight that the formula reads, which its gradient mostly has: over sizes that change it only runs
+    with numbers, so how it lies is not asked. Where it lies otherwise it is copied."""
+    if any(isinstance(n, torch.SymInt) for n in made.shape):
+        return None
+    for t in saved:
+        if t is None or t.dtype != made.dtype or any(isinstance(n, torch.SymInt) for n in t.shape):
+            continue
+        by_stride = sorted(range(t.dim()), key=t.stride, reverse=True)
+        if list(t.shape) == list(made.shape) and t.permute(by_stride).is_contiguous():
+            return t.stride()
+    return None
 
 
 class _Context:

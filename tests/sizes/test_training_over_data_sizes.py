@@ -210,3 +210,52 @@ def test_backwards_of_operators_that_read_data_serve_all_sizes() -> None:
             torch.testing.assert_close(x.grad, y.grad)
             assert x.grad.stride() == y.grad.stride()
     assert flashover.compile_stats()["graphs"] - before == 2
+
+
+def test_gradients_of_transposed_weights_lie_as_eagers() -> None:
+    """A weight is read transposed (as experts' are), and its gradient comes transposed: no copy turns it round."""
+
+    class Rows:
+        @staticmethod
+        def forward(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+            parts, start = [], 0
+            for i, end in enumerate(ends.tolist()):
+                parts.append(x[start:end] @ weight[i])
+                start = end
+            return torch.cat(parts)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            x, weight, ends = ctx.saved_tensors
+            of_x, of_weight, start = torch.empty_like(x), torch.empty_like(weight), 0
+            for i, end in enumerate(ends.tolist()):
+                of_x[start:end] = grad[start:end] @ weight[i].T
+                of_weight[i] = x[start:end].T @ grad[start:end]
+                start = end
+            return of_x, of_weight, None
+
+    name = "flashover_groups::rows"
+    torch.library.custom_op(
+        name, Rows.forward, mutates_args=(), schema="(Tensor x, Tensor weight, Tensor ends) -> Tensor"
+    )
+    torch.library.register_fake(name, lambda x, weight, ends: x.new_empty(x.shape[0], weight.shape[2]))
+    torch.library.register_autograd(
+        name, Rows.backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+    )
+    rows = torch.ops.flashover_groups.rows
+    weight = torch.nn.Parameter(torch.randn(3, 6, 4))
+    lies: list[tuple[int, ...]] = []
+    weight.register_hook(lambda g: lies.append(g.stride()))
+
+    def f(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return rows(x, weight.transpose(1, 2), ends).square().sum()
+
+    compiled = flashover.compile(f, fullgraph=True, dynamic=True)
+    for n in (7, 12, 5):
+        x, ends = torch.randn(n, 4), torch.tensor([n // 3, n // 2, n])
+        f(x, ends).backward()
+        want, weight.grad = weight.grad, None
+        compiled(x, ends).backward()
+        torch.testing.assert_close(weight.grad, want)
+        weight.grad = None
+    assert len(lies) == 6 and set(lies) == {(24, 4, 1)}
