@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os as _os
 import sys as _sys
+from typing import Any as _Any
 
 import torch as _torch  # noqa: F401  the libraries that the core links
 
@@ -41,11 +42,14 @@ from flashover.backends import list_backends, register_backend
 from flashover.options import list_modes, list_options
 
 __all__ = [
+    "AdditionalInputs",
     "Compiled",
     "Cost",
+    "Dim",
     "Explanation",
     "Live",
     "Lowered",
+    "ShapesCollection",
     "Stats",
     "Version",
     "allow_in_graph",
@@ -56,6 +60,7 @@ __all__ = [
     "disallow_in_graph",
     "exc",
     "explain",
+    "export",
     "graph_break",
     "install",
     "is_compiling",
@@ -75,6 +80,22 @@ __all__ = [
     "wrap_numpy",
 ]
 __version__ = _C.__version__
+_LATER = {
+    "AdditionalInputs": "torch.export",
+    "Dim": "torch.export",
+    "ShapesCollection": "torch.export",
+    "export": "flashover._export",
+}
+
+
+def __getattr__(name: str) -> _Any:
+    """What torch.export is needed for is imported when it is asked for."""
+    if name in _LATER:
+        from importlib import import_module
+
+        globals()[name] = found = getattr(import_module(_LATER[name]), name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def compile_stats() -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Sequence
 
 from flashover._C import FlashoverError, InternalError, UserError
 from flashover._reasons import Reason, reason_of, recompile_reason_of
@@ -13,6 +14,7 @@ __all__ = [
     "ConstraintViolationError",  # noqa: F822 -- a size was marked, and the program contradicts it
     "CrosscheckFailed",
     "EagerWarning",
+    "ExportError",
     "FlashoverError",  # base of all
     "InternalError",  # a fault of Flashover's own
     "InvalidBackend",
@@ -81,6 +83,19 @@ def help_lines(row: Reason) -> list[str]:
 
 class Unsupported(_Explained):
     """fullgraph=True, and part of the program cannot be captured."""
+
+
+class ExportError(FlashoverError):
+    """A call that cannot be exported. problems: all that were found, each with the user's line and what helps."""
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.problems = list(problems) or [message]
+
+    @classmethod
+    def of(cls, problems: Sequence[str]) -> ExportError:
+        several = "" if len(problems) == 1 else f" {len(problems)} problems:"
+        return cls(f"cannot be exported:{several}\n" + "\n".join(f"- {p}" for p in problems), problems)
 
 
 class BackendCompilerFailed(_WithPlace):

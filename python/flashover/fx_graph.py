@@ -25,6 +25,15 @@ def _name(source: str, index: int) -> str:
 
 aten = torch.ops.aten
 Emit = Callable[..., Any]
+# entry/python_graph.h, expression()
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": torch.sym_min,
+    "max": torch.sym_max,
+}
 
 
 def _sliced(emit: Emit, x: Any, starts: list[int], ends: list[int], steps: list[int]) -> Any:
@@ -83,6 +92,148 @@ def _is_default(argument: Any, value: Any) -> bool:
     return argument.has_default_value() and type(default) is type(value) and bool(default == value)
 
 
+def size_value(expression: Any, sizes: dict[str, Any], apply: Callable[..., Any]) -> Any:
+    """What an expression over size symbols is (entry/python_graph.h), where those are `sizes`."""
+    if isinstance(expression, int):
+        return expression
+    kind, operands = expression
+    if kind == "var":
+        return sizes[operands]
+    value, *others = (size_value(o, sizes, apply) for o in operands)
+    for other in others:
+        value = apply(_ARITHMETIC[kind], value, other)
+    return value
+
+
+class Emitter:
+    """Writes the nodes of a described graph (entry/python_graph.h) into a torch.fx.Graph.
+
+    values: by number, the fx nodes (or plain numbers) that stand for values; sizes: by name, those for size symbols.
+    """
+
+    def __init__(self, graph: Any, description: dict[str, Any]) -> None:
+        self.graph, self.description = graph, description
+        self.values: dict[int, Any] = {}
+        self.sizes: dict[str, Any] = {}
+        self._weak = set(description["weak"])
+        self._numbers: set[Any] = set()  # nodes that compute a number, not a tensor
+        self._written = self._written_memory()
+
+    def size(self, expression: Any) -> Any:
+        """A size: a number, or the node that computes it."""
+
+        def emit(function: Any, *args: Any) -> Any:
+            return self.graph.call_function(function, args)
+
+        value = size_value(expression, self.sizes, emit)
+        if not isinstance(value, int):
+            self._numbers.add(value)
+        return value
+
+    def real(self, arg: Any) -> Any:
+        if isinstance(arg, tuple):
+            return self.values[arg[0]] if len(arg) == 1 else self.size(arg)
+        return [self.real(a) for a in arg] if isinstance(arg, list) else arg
+
+    def is_number(self, value: Any) -> bool:
+        return isinstance(value, (bool, int, float, complex)) or value in self._numbers
+
+    def fit(self, argument: Any, given: Any) -> Any:
+        """An input that stands for a number is a tensor; some operators take the number itself."""
+        value = self.real(given)
+        is_tensor = isinstance(given, tuple) and len(given) == 1 and not self.is_number(value)
+        if is_tensor and "Tensor" not in str(argument.type):
+            return self.graph.call_function(torch.ops.aten.item.default, (value,))
+        return value
+
+    def call_of(self, target: Any, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        positional = [a for a in target._schema.arguments if not a.kwarg_only]
+        named = target._schema.arguments[len(positional) :]
+        given = list(args[: len(positional)])
+        while given and _is_default(positional[len(given) - 1], given[-1]):  # as a person would write it
+            given.pop()
+        pairs = zip(named, args[len(positional) :], strict=True)
+        fitted = tuple(map(self.fit, positional, given))
+        return fitted, {s.name: self.fit(s, a) for s, a in pairs if not _is_default(s, a)}
+
+    def functional(self, op: str, args: Sequence[Any], outs: Sequence[int]) -> bool:
+        """The writing operator on clones of what it writes."""
+        target = _operator(op.removeprefix("functional."))
+        call = self.call_of(target, args)
+        given = list(call[0])
+        written = [i for i, a in enumerate(target._schema.arguments) if a.alias_info and a.alias_info.is_write]
+        if any(i >= len(given) or not isinstance(args[i], tuple) for i in written):
+            return False
+        for i in written:
+            given[i] = self.graph.call_function(torch.ops.aten.clone.default, (given[i],))
+        made = self.graph.call_function(target, tuple(given), call[1])
+        many = len(target._schema.returns) - len([r for r in target._schema.returns if r.alias_info])
+        results = [self._item(made, i) for i in range(many)] if many > 1 else [made]
+        for value, node in zip(outs, [*results[:many], *(given[i] for i in written)], strict=True):
+            self.values[value] = node
+        return True
+
+    def full(self, args: Sequence[Any], out: int) -> None:
+        """A number that met a tensor."""
+        size, number, dtype, device = args
+        number = self.real(number)
+        if out in self._weak and out not in self.description["outputs"]:
+            self.values[out] = number  # operators make a tensor of it that promotes as the number does
+            return
+        where = {"dtype": dtype, "device": device}
+        if not size and self.is_number(number):
+            self.values[out] = self.graph.call_function(torch.ops.aten.scalar_tensor.default, (number,), where)
+        else:
+            self.values[out] = self.graph.call_function(torch.ops.aten.full.default, (self.real(size), number), where)
+
+    def _written_memory(self) -> set[int]:
+        found: set[int] = set()
+        for op, args, _, _ in self.description["nodes"]:
+            if op.startswith(("prim.", "functional.")):
+                continue
+            for argument, given in zip(_operator(op)._schema.arguments, args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    for one in given if isinstance(given, list) else [given]:
+                        if isinstance(one, tuple):
+                            found.add(self.description["memory"][one[0]])
+        return found
+
+    def operator(self, op: str, args: Sequence[Any], outs: Sequence[int], place: str) -> None:
+        target = _operator(op)
+        if target is aten.view.default and self.description["memory"][outs[0]] not in self._written:
+            target = aten.reshape.default  # the same, also where torch's fake tensors have other strides than real ones
+        made = self.graph.call_function(target, *self.call_of(target, args))
+        made.meta["stack_trace"] = place
+        returns = target._schema.returns
+        if len(returns) == 1 and not isinstance(returns[0].type, torch.ListType):
+            self.values[outs[0]] = made
+        else:
+            for i, out in enumerate(outs):
+                self.values[out] = self._item(made, i)
+
+    def nodes(self) -> bool:
+        """False: an operator is Flashover's own, and has no form in ATen."""
+        for op, args, outs, place in self.description["nodes"]:
+            if op.startswith("functional."):
+                if not self.functional(op, args, outs):
+                    return False
+            elif op == "prim.full":
+                self.full(args, outs[0])
+            elif op.startswith("prim."):
+                lower = _PRIMS.get(op)
+                if lower is None:
+                    return False
+                self.values[outs[0]] = lower(
+                    lambda f, *a, **k: self.graph.call_function(f, a, k), *map(self.real, args)
+                )
+            else:
+                self.operator(op, args, outs, place)
+        return True
+
+    def _item(self, made: Any, i: int) -> Any:
+        return self.graph.call_function(operator.getitem, (made, i))
+
+
 def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor]) -> Any:
     """The GraphModule; its placeholders are the graph's inputs but for constants, which are attributes.
 
@@ -90,8 +241,8 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
     """
     from torch.fx import Graph, GraphModule
 
-    graph, values, root = Graph(), {}, {}
-    weak = set(description["weak"])
+    emitter, root = Emitter(Graph(), description), {}
+    graph, values = emitter.graph, emitter.values
     waiting = iter(constants)
     used: set[str] = set()
     places = []
@@ -109,75 +260,8 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
         values[value].meta["source"] = source
     for value, name in places:
         values[value] = graph.get_attr(name)
-
-    def real(arg: Any) -> Any:
-        if isinstance(arg, tuple):
-            return values[arg[0]]
-        return [real(a) for a in arg] if isinstance(arg, list) else arg
-
-    def fit(argument: Any, given: Any) -> Any:
-        """An input that stands for a number is a tensor; some operators take the number itself."""
-        value = real(given)
-        is_node = isinstance(given, tuple) and not isinstance(value, (bool, int, float, complex))
-        if is_node and "Tensor" not in str(argument.type):
-            return graph.call_function(torch.ops.aten.item.default, (value,))
-        return value
-
-    def aten_call(target: Any, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        positional = [a for a in target._schema.arguments if not a.kwarg_only]
-        named = target._schema.arguments[len(positional) :]
-        given = list(args[: len(positional)])
-        while given and _is_default(positional[len(given) - 1], given[-1]):  # as a person would write it
-            given.pop()
-        pairs = zip(named, args[len(positional) :], strict=True)
-        return tuple(map(fit, positional, given)), {s.name: fit(s, a) for s, a in pairs if not _is_default(s, a)}
-
-    for op, args, outs, place in description["nodes"]:
-        if op.startswith("functional."):  # the writing operator on clones of what it writes
-            target = _operator(op.removeprefix("functional."))
-            call = aten_call(target, args)
-            given = list(call[0])
-            written = [i for i, a in enumerate(target._schema.arguments) if a.alias_info and a.alias_info.is_write]
-            if any(i >= len(given) or not isinstance(args[i], tuple) for i in written):
-                return None
-            for i in written:
-                given[i] = graph.call_function(torch.ops.aten.clone.default, (given[i],))
-            made = graph.call_function(target, tuple(given), call[1])
-            many = len(target._schema.returns) - len([r for r in target._schema.returns if r.alias_info])
-            results = [graph.call_function(operator.getitem, (made, i)) for i in range(many)] if many > 1 else [made]
-            for value, node in zip(outs, [*results[:many], *(given[i] for i in written)], strict=True):
-                values[value] = node
-            continue
-        if op.startswith("prim.") and op != "prim.full":
-            lower = _PRIMS.get(op)
-            if lower is None:
-                return None
-            values[outs[0]] = lower(lambda f, *a, **k: graph.call_function(f, a, k), *map(real, args))
-            continue
-        if op == "prim.full":  # a number that met a tensor
-            size, number, dtype, device = args
-            if outs[0] in weak and outs[0] not in description["outputs"]:
-                values[outs[0]] = number  # operators make a tensor of it that promotes as the number does
-                continue
-            if not size and isinstance(number, (bool, int, float, complex)):
-                made = graph.call_function(
-                    torch.ops.aten.scalar_tensor.default, (number,), {"dtype": dtype, "device": device}
-                )
-            else:
-                made = graph.call_function(
-                    torch.ops.aten.full.default, (size, number), {"dtype": dtype, "device": device}
-                )
-            values[outs[0]] = made
-            continue
-        target = _operator(op)
-        made = graph.call_function(target, *aten_call(target, args))
-        made.meta["stack_trace"] = place
-        returns = target._schema.returns
-        if len(returns) == 1 and not isinstance(returns[0].type, torch.ListType):
-            values[outs[0]] = made
-        else:
-            for i, out in enumerate(outs):
-                values[out] = graph.call_function(operator.getitem, (made, i))
+    if not emitter.nodes():
+        return None
     graph.output(tuple(values[v] for v in description["outputs"]))
     return GraphModule(root, graph)
 

@@ -21,6 +21,7 @@
 #include "base/options.h"
 #include "base/stack.h"
 #include "eager/eval.h"
+#include "entry/entry.h"
 #include "entry/machine.h"
 #include "entry/measure.h"
 #include "entry/python_graph.h"
@@ -89,6 +90,14 @@ class Interpreted final : public Runner {
 
  private:
   Interpreter evaluate_;
+};
+
+// A graph that is to be a program: nothing runs it here.
+class Captured final : public Runner {
+ public:
+  void run(const at::Tensor*, size_t, std::vector<at::Tensor>&) override {
+    throw UserError("what was captured for an export is not called");
+  }
 };
 
 struct WithGil {
@@ -491,7 +500,17 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
 
 void pretend_gpu(int capability, int processors) { pretended = {capability, processors, 0, 0, 2048}; }
 
+plan::Plan compile_plan(graph::Graph graph, const compile::Options& options) {
+  compile::Report report;
+  const compile::CompileTarget environment = entry::environment(graph, options);
+  plan::Plan plan = compile::compile(std::move(graph), options, environment, report);
+  run::load(plan);  // what is kept, and what leaves, is known to load
+  compile::loaded(report, options);
+  return plan;
+}
+
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report) {
+  if (request.backend == kExportBackend) return std::make_unique<Captured>();
   if (request.joint.present) return make_training(std::move(graph), request, report);
   if (request.custom || request.backend == "eager") {
     const std::vector<int32_t> written = written_inputs(graph);

@@ -45,6 +45,9 @@ struct Request {
 // Throws Declined, UserError, InternalError; python errors as torch's python_error.
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report);
 
+// A graph without a backward -> its plan, with the kernels' binaries; nothing is loaded.
+plan::Plan compile_plan(graph::Graph graph, const compile::Options& options);
+
 // Tests: plans are made for this GPU, whether there is one or not (and do not load where there is none).
 void pretend_gpu(int capability, int processors);
 

@@ -245,6 +245,8 @@ PyMethodDef kCallableMethods[] = {
     {"entries", at_boundary<entries>, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
     {"lower", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<lower>)),
      METH_VARARGS | METH_KEYWORDS, "Compiles for a call with these arguments and runs nothing: what was compiled."},
+    {"program", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<program>)),
+     METH_VARARGS | METH_KEYWORDS, "Captures a call with these arguments and runs nothing: its graph, as data."},
     {"measure", at_boundary<set_measuring>, METH_O,
      "Whether calls of what is compiled also take the time of each step."},
     {"reset", at_boundary<reset>, METH_NOARGS, "Forgets everything compiled."},

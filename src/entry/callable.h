@@ -36,7 +36,8 @@ struct SymbolicSizes {
 
  private:
   bool possible(const Settings& settings) {
-    return settings.backend == "flashover" && settings.custom == nullptr && !none();
+    const bool ours = settings.backend == "flashover" || settings.backend == kExportBackend;
+    return ours && settings.custom == nullptr && !none();
   }
   bool& none() { return c10::GradMode::is_enabled() ? none_with_gradients : none_without_gradients; }
 };
@@ -140,6 +141,8 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
 // Compiles for a call with these arguments and runs nothing: what describe() says of the entry. Of a call with graph
 // breaks: what comes before the first one.
 PyObject* lower(PyObject* self, PyObject* args, PyObject* kwargs);
+// The same for the backend "export": what program.h says of the entry.
+PyObject* program(PyObject* self, PyObject* args, PyObject* kwargs);
 // Arguments of a call as a vectorcall has them. An error is set where there was no memory: names is null then.
 class GivenArguments {
  public:

@@ -21,6 +21,7 @@
 #include "entry/eager.h"
 #include "entry/entry.h"
 #include "entry/log.h"
+#include "entry/program.h"
 #include "entry/run_entry.h"
 #include "frame/fetched_error.h"
 #include "frame/marks.h"
@@ -230,6 +231,7 @@ bool capture_and_guard(Attempt& a, const frame::CaptureRequest& request, bool fi
                     [](const guards::Fact& f) { return f.kind == guards::FactKind::kNotAliases; });
     else
       record_shared_inputs(c);
+    if (a.settings.backend == kExportBackend) note_of_program(e);
   }
   std::vector<guards::SourceId> required = compiles ? c.required : std::vector<guards::SourceId>{};
   try {

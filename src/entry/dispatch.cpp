@@ -13,6 +13,7 @@
 #include "entry/generator.h"
 #include "entry/log.h"
 #include "entry/lookup.h"
+#include "entry/program.h"
 #include "entry/run_entry.h"
 #include "entry/stance.h"
 #include "frame/signals.h"
@@ -299,7 +300,11 @@ const char* reason_not_to_compile(PyObject* code, EagerCause& cause) {
   return reason_to_skip(reinterpret_cast<PyCodeObject*>(code), cause);
 }
 
-PyObject* lower(PyObject* self, PyObject* args, PyObject* kwargs) {
+namespace {
+
+// Makes the entry for a call with these arguments, if there is none, and runs nothing of it.
+template <typename Use>
+PyObject* with_entry(PyObject* self, PyObject* args, PyObject* kwargs, Use&& use) {
   auto* c = reinterpret_cast<Callable*>(self);
   CallableState& s = *c->state;
   if (!refresh(c)) throw UserError(s.settings.name + " has no code in Python that could be lowered");
@@ -332,7 +337,20 @@ PyObject* lower(PyObject* self, PyObject* args, PyObject* kwargs) {
       s.entries.insert(s.entries.begin(), entry);
     }
   }
-  return describe(*entry);
+  return use(entry, bound, objects);
+}
+
+}  // namespace
+
+PyObject* lower(PyObject* self, PyObject* args, PyObject* kwargs) {
+  return with_entry(self, args, kwargs, [](const EntryPtr& entry, Bound&, SourceObjects&) { return describe(*entry); });
+}
+
+PyObject* program(PyObject* self, PyObject* args, PyObject* kwargs) {
+  return with_entry(self, args, kwargs, [](const EntryPtr& entry, Bound& bound, SourceObjects& objects) {
+    if (!objects.match(*entry, bound.slots())) throw UserError(kChangedMeanwhile);
+    return describe_program(*entry, objects.data());
+  });
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {

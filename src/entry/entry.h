@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,14 @@ struct NumberTensors {
 constexpr int32_t kNumberInput = 1 << 30, kNarrowedInput = 1 << 29, kSizeInput = 1 << 28;
 PyObject* read_item(PyObject* tensor, DType dtype);  // frame::ReadItem
 
+// The backend "export" makes nothing that runs: its entries hold the graph (program.h).
+constexpr std::string_view kExportBackend = "export";
+// Something that a trace saw of a tensor among the arguments, beyond its type.
+struct SeenOfTensor {
+  std::string fact;                  // in words
+  const PyObject* tensor = nullptr;  // its address
+};
+
 // The result of one compilation: a way to run calls that match `guards`.
 struct Entry {
   enum class Kind : uint8_t { kCompiled, kEager };  // kEager: such calls are known not to compile
@@ -75,7 +84,9 @@ struct Entry {
   // The modules among the arguments of the call it was made for: their addresses, and weak references to them (owned).
   std::string modules;
   std::vector<PyObject*> alive;
-  bool transient = false;   // no memory to compile it, or no room for files: another call may try again
+  std::vector<SeenOfTensor> seen;    // the backend "export"
+  std::vector<std::string> written;  // likewise: by effect, what it does, in words
+  bool transient = false;            // no memory to compile it, or no room for files: another call may try again
   bool repeatable = false;  // its graph writes nothing and draws no random numbers: a run that raised left no trace
   int64_t hits = 0;
   bool timed = false;  // has guards on so many dicts that it pays to know whether any changed

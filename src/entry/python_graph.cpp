@@ -35,19 +35,38 @@ PyObject* list(const T& items, F&& make) {
   return out;
 }
 
-PyObject* integer(sym::Expr e) {
-  if (!e.is_const()) throw Declined("custom backend: symbolic sizes");
-  return PyLong_FromLongLong(e.value());
+const char* symbol_of(sym::Kind kind) {
+  switch (kind) {
+    case sym::Kind::kAdd:
+      return "+";
+    case sym::Kind::kMul:
+      return "*";
+    case sym::Kind::kFloorDiv:
+      return "//";
+    case sym::Kind::kMod:
+      return "%";
+    case sym::Kind::kMin:
+      return "min";
+    default:
+      return "max";
+  }
 }
 
 struct ToPython {
+  bool symbols;  // sizes may be such
+  PyObject* integer(sym::Expr e) const {
+    if (!symbols && !e.is_const()) throw Declined("custom backend: symbolic sizes");
+    return expression(e);
+  }
   PyObject* operator()(None) const { return Py_NewRef(Py_None); }
   PyObject* operator()(Ref r) const { return reference(r.id); }
   PyObject* operator()(const RefList& l) const {
     return list(l, [](Ref r) { return reference(r.id); });
   }
   PyObject* operator()(sym::Expr e) const { return integer(e); }
-  PyObject* operator()(const Sizes& s) const { return list(s, integer); }
+  PyObject* operator()(const Sizes& s) const {
+    return list(s, [this](sym::Expr e) { return integer(e); });
+  }
   PyObject* operator()(double d) const { return PyFloat_FromDouble(d); }
   PyObject* operator()(const std::vector<double>& l) const { return list(l, PyFloat_FromDouble); }
   PyObject* operator()(bool b) const { return PyBool_FromLong(b); }
@@ -70,14 +89,21 @@ struct ToPython {
 
 }  // namespace
 
-PyObject* to_python(const graph::Graph& g) {
+PyObject* expression(sym::Expr e) {
+  if (e.is_const()) return PyLong_FromLongLong(e.value());
+  if (e.kind() == sym::Kind::kVar) return Py_BuildValue("(ss)", "var", std::string(e.name()).c_str());
+  PyObject* operands = list(e.operands(), expression);
+  return operands ? Py_BuildValue("(sN)", symbol_of(e.kind()), operands) : nullptr;
+}
+
+PyObject* to_python(const graph::Graph& g, bool sizes) {
   PyObject* inputs = list(g.inputs, [](const graph::Input& i) {
     return Py_BuildValue("(iis)", i.value, static_cast<int>(i.kind), i.name.c_str());
   });
   PyObject* nodes =
       inputs ? list(g.nodes,
                     [&](const graph::Node& n) -> PyObject* {
-                      PyObject* args = list(n.args, [](const Arg& a) { return std::visit(ToPython{}, a); });
+                      PyObject* args = list(n.args, [sizes](const Arg& a) { return std::visit(ToPython{sizes}, a); });
                       PyObject* outs = args ? list(n.outs, [](ValueId v) { return PyLong_FromLong(v); }) : nullptr;
                       if (!outs) {
                         Py_XDECREF(args);
@@ -100,7 +126,9 @@ PyObject* to_python(const graph::Graph& g) {
     for (ValueId v : n.outs)
       if (v != kNoValue && n.op->prim == Prim::full && g.type(v).wrapped_number) weak.push_back(v);
   PyObject* numbers = list(weak, [](ValueId v) { return PyLong_FromLong(v); });
-  return Py_BuildValue("{s:N,s:N,s:N,s:N}", "inputs", inputs, "nodes", nodes, "outputs", outputs, "weak", numbers);
+  PyObject* memory = list(g.values, [](const graph::Value& v) { return PyLong_FromLong(v.storage); });
+  return Py_BuildValue("{s:N,s:N,s:N,s:N,s:N}", "inputs", inputs, "nodes", nodes, "outputs", outputs, "weak", numbers,
+                       "memory", memory);
 }
 
 }  // namespace flashover::entry

@@ -7,8 +7,12 @@
 
 namespace flashover::entry {
 
-// {"inputs": [(value, kind, name)], "nodes": [(op, args, outs, location)], "outputs": [value]}. A tensor argument is a
+// {"inputs": [(value, kind, name)], "nodes": [(op, args, outs, location)], "outputs": [value], "memory":
+// [number]}, the last by value: those with equal numbers share memory. A tensor argument is a
 // 1-tuple (value,); everything else is what torch.ops takes. New reference; null with an error set.
-PyObject* to_python(const graph::Graph& g);
+// sizes: those that are symbols are expression()s; else a graph with such declines.
+PyObject* to_python(const graph::Graph& g, bool sizes = false);
+// A number, or a pair of a kind and its operands: ("var", "s0"), ("+", [...]), "*", "//", "%", "min", "max".
+PyObject* expression(sym::Expr e);
 
 }  // namespace flashover::entry

@@ -8,6 +8,7 @@
 #include "entry/compiled_module.h"
 #include "entry/entry.h"
 #include "entry/log.h"
+#include "entry/program.h"
 #include "entry/stance.h"
 #include "python/bind.h"
 
@@ -68,6 +69,12 @@ void bind_entry(py::module_& m) {
   m.def("set_log_sink", [](py::object sink) { entry::set_log_sink(sink.is_none() ? nullptr : sink.ptr()); });
   m.def("set_dump", &entry::set_dump);
   m.def("pretend_gpu", &entry::pretend_gpu);
+  m.def(
+      "plan_of_program",
+      [](const std::string& graph, const std::map<std::string, std::string>& options) {
+        return py::bytes(entry::plan_of_program(graph, {options}));
+      },
+      py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{});
 }
 
 }  // namespace flashover

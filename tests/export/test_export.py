@@ -1,0 +1,216 @@
+"""flashover.export: calls captured whole, as ExportedPrograms that serve other sizes and survive torch's own tools."""
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch.export import Dim
+
+import flashover
+from flashover import exc
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 3)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.tied = self.lin
+        self.register_buffer("calls", torch.zeros(3), persistent=False)
+
+    def forward(self, x, scale=2, *, more=None):
+        self.calls.add_(1)
+        z = self.norm(self.tied(x)) * scale
+        return {
+            "sum": z + more["k"],
+            "flat": z.reshape(-1),
+            "given": x,
+            "plain": (None, 3),
+            "k": torch.tensor([1.0, 2.0]),
+        }
+
+
+def call_of(n):
+    return (torch.randn(n, 4),), {"more": {"k": torch.randn(n, 3)}}
+
+
+def assert_same(got, want):
+    (a, spec), (b, other) = pytree.tree_flatten(got), pytree.tree_flatten(want)
+    assert spec == other
+    for x, y in zip(a, b, strict=True):
+        assert torch.equal(x, y) if isinstance(y, torch.Tensor) else x == y
+
+
+def exported_net():
+    batch = Dim("batch", max=100)
+    shapes = {"x": {0: batch}, "more": {"k": {0: batch}}}
+    model = Net()
+    return model, flashover.export(model, *call_of(5), dynamic_shapes=shapes)
+
+
+def test_the_program_serves_other_sizes_and_writes_buffers_as_the_model_does():
+    model, program = exported_net()
+    assert torch.equal(model.calls, torch.zeros(3)), "the export wrote a buffer"
+    want, got = copy.deepcopy(model), program.module()
+    for n in (5, 9, 2):
+        args, kwargs = call_of(n)
+        assert_same(got(*args, **kwargs), want(*args, **kwargs))
+    assert torch.equal(got.get_buffer("norm.running_mean"), want.norm.running_mean)
+    assert torch.equal(got.get_buffer("calls"), torch.full((3,), 3.0))
+
+
+def test_the_signature_names_all_state_and_the_leaves_of_the_arguments():
+    _, program = exported_net()
+    signature = program.graph_signature
+    assert set(signature.parameters) == {"lin.weight", "lin.bias", "norm.weight", "norm.bias"}
+    assert set(signature.buffers) == {"calls", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert signature.non_persistent_buffers == ("calls",)
+    assert signature.user_inputs == ("x", "more_k")
+    assert "tied.weight" in program.state_dict and "calls" not in program.state_dict
+    (bounds,) = program.range_constraints.values()
+    assert int(bounds.upper) == 100
+
+
+def test_decompositions_find_the_written_buffers():
+    model, program = exported_net()
+    core = program.run_decompositions()
+    assert {"calls", "norm.running_mean"} <= set(core.graph_signature.buffers_to_mutate.values())
+    want = copy.deepcopy(model)
+    args, kwargs = call_of(7)
+    torch.testing.assert_close(core.module()(*args, **kwargs)["sum"], want(*args, **kwargs)["sum"])
+
+
+def test_saved_loaded_and_unflattened():
+    model, program = exported_net()
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file)
+    args, kwargs = call_of(6)
+    assert_same(loaded.module()(*args, **kwargs), copy.deepcopy(model)(*args, **kwargs))
+    assert {"lin", "norm"} <= {name for name, _ in torch.export.unflatten(program).named_children()}
+
+
+def test_sizes_that_the_program_was_not_captured_for_are_errors():
+    _, program = exported_net()
+    args, kwargs = call_of(1)  # the model itself raises: batch norm in training wants more than one value
+    with pytest.raises(RuntimeError, match="captured for sizes with"):
+        program.module()(*args, **kwargs)
+
+
+def test_a_size_that_must_change_and_is_taken_for_a_number():
+    def f(x):
+        return x + torch.ones(3)
+
+    with pytest.raises(exc.ExportError, match="constant 3"):
+        flashover.export(f, (torch.randn(3),), dynamic_shapes={"x": {0: Dim("n")}})
+    program = flashover.export(f, (torch.randn(3),), dynamic_shapes={"x": {0: Dim.AUTO}})
+    assert program.range_constraints == {}
+
+
+def test_sizes_in_relation():
+    half = Dim("half", min=2, max=50)
+
+    def f(x, y):
+        return torch.cat([x, x]) * y
+
+    program = flashover.export(f, (torch.randn(4), torch.randn(8)), dynamic_shapes={"x": {0: half}, "y": {0: 2 * half}})
+    x, y = torch.randn(6), torch.randn(12)
+    assert torch.equal(program.module()(x, y), f(x, y))
+    with pytest.raises((RuntimeError, AssertionError)):
+        program.module()(x, torch.randn(8))
+    with pytest.raises(exc.ExportError):
+        other = Dim("other")
+        flashover.export(f, (torch.randn(4), torch.randn(8)), dynamic_shapes={"x": {0: half}, "y": {0: other}})
+
+
+def test_shapes_collection_and_additional_inputs():
+    def f(a, b):
+        return a["x"] * 2 + b.sum()
+
+    x, b = torch.randn(3, 4), torch.randn(5)
+    shapes = flashover.ShapesCollection()
+    shapes[x] = {0: Dim.DYNAMIC}
+    program = flashover.export(f, ({"x": x}, b), dynamic_shapes=shapes)
+    more = torch.randn(7, 4)
+    assert torch.equal(program.module()({"x": more}, b), f({"x": more}, b))
+    inputs = flashover.AdditionalInputs()
+    inputs.add(({"x": torch.randn(8, 4)}, torch.randn(9)))
+    program = flashover.export(f, ({"x": x}, b), dynamic_shapes=inputs)
+    c = torch.randn(11)
+    assert torch.equal(program.module()({"x": more}, c), f({"x": more}, c))
+
+
+def test_every_problem_is_named_with_its_line_and_what_helps():
+    def f(x):
+        y = x + 1
+        if y.sum() > 0:
+            y = y * 2
+        print("here")
+        return y
+
+    with pytest.raises(exc.ExportError) as error:
+        flashover.export(f, (torch.ones(3),))
+    assert len(error.value.problems) == 2
+    first = f.__code__.co_firstlineno
+    for problem, line, help_text in zip(
+        error.value.problems, (first + 2, first + 4), ("torch.where", "Move it"), strict=True
+    ):
+        assert f"test_export.py:{line}" in problem and help_text in problem
+
+
+def test_what_runs_may_not_depend_on_what_a_tensor_holds():
+    def f(x, n):
+        return x * 2 if n.item() == 1 else x
+
+    with pytest.raises(exc.ExportError, match=r"number that a tensor holds|value of a traced tensor"):
+        flashover.export(f, (torch.randn(3), torch.tensor(1)))
+
+
+def test_python_objects_that_are_written():
+    class Counting(torch.nn.Module):
+        seen = 0
+
+        def forward(self, x):
+            self.seen += 1
+            return x + self.seen
+
+    model = Counting()
+    with pytest.raises(exc.ExportError, match="seen"):
+        flashover.export(model, (torch.ones(2),))
+    with pytest.warns(UserWarning, match="leaves out"):
+        program = flashover.export(model, (torch.ones(2),), strict=False)
+    assert model.seen == 0
+    assert torch.equal(program.module()(torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_arguments_and_results_that_are_no_tensors():
+    class Box:
+        pass
+
+    with pytest.raises(exc.ExportError, match="the argument b is a Box"):
+        flashover.export(lambda b: b.x, (Box(),))
+
+    def boxed(x):
+        box = Box()
+        box.x = x * 2
+        return [box]
+
+    with pytest.raises(exc.ExportError, match=r"the result\[0\] is a Box"):
+        flashover.export(boxed, (torch.ones(2),))
+
+
+def test_a_result_that_is_a_size_is_no_constant():
+    with pytest.raises(exc.ExportError, match="follows from sizes"):
+        flashover.export(lambda x: (x * 2, x.shape[0] * 3), (torch.ones(4),), dynamic_shapes=[{0: Dim("n")}])
+
+
+def test_equal_tensors_are_arguments_of_their_own():
+    def f(q, k):
+        return q - k if q is k else q + k
+
+    x = torch.randn(3)
+    program = flashover.export(f, (x, x))
+    assert torch.equal(program.module()(x, torch.ones(3)), x + 1)
