@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -112,6 +113,46 @@ def test_training_on_images(name: str, last: bool, monkeypatch: pytest.MonkeyPat
             x = x.to(memory_format=torch.channels_last)
         trained.check(x, f"size {n}", 1e-3)
     check_compiles(name, True, flashover.compile_stats()["graphs"] - before)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_half_precision_convolutions(train: bool) -> None:
+    """Channels last, ReLU and bias in cuDNN's call, points as products, a padded vocabulary: as of known sizes."""
+    torch.manual_seed(0)
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, 2, 1, groups=64),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 1001),
+    ).cuda()
+    model.train(train)
+    if not train:
+        model.bfloat16()
+    compiled = flashover.compile(model, fullgraph=True)
+    exact = copy.deepcopy(model).double()
+    before = flashover.compile_stats()["graphs"]
+    for n, h, w in ((4, 8, 12), (2, 16, 16), (3, 33, 7), (1, 24, 40), (5, 1, 1), (1, 1, 64)):
+        if train and h * w == 1:
+            continue
+        x = torch.randn(n, 16, h, w, device="cuda", dtype=torch.float32 if train else torch.bfloat16)
+        with torch.set_grad_enabled(train), torch.autocast("cuda", torch.bfloat16, enabled=train):
+            got, want = compiled(x), exact(x.double())
+        torch.testing.assert_close(got.double(), want.double(), rtol=5e-2, atol=5e-2)
+        if train:
+            model.zero_grad()
+            exact.zero_grad()
+            got.float().square().mean().backward()
+            want.double().square().mean().backward()
+            for a, b in zip(model.parameters(), exact.parameters(), strict=True):
+                torch.testing.assert_close(a.grad.double(), b.grad.double(), rtol=0.1, atol=5e-2)
+    assert flashover.compile_stats()["graphs"] - before <= (4 if train else 2)
 
 
 DATA_SIZED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {

@@ -37,8 +37,7 @@ bool run_channels_last(Rewriter& r, const Node& n, Values& results, const void* 
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
   if (!state.channels_last || !on_cuda(input) || !is_reduced(input.dtype) || input.dtype != w.dtype) return false;
   if (ops::as_bool(n.args[kTransposed])) return false;
-  if (input.rank() != 4 || w.rank() != 4 || !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes))
-    return false;
+  if (input.rank() != 4 || w.rank() != 4 || !input.sizes[1].is_const() || !all_const(w.sizes)) return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
   const ValueId x_last = in_strides(r, x, channels_last(input));
@@ -72,8 +71,8 @@ bool convolution_backward(Rewriter& r, const Node& n, Values& results, const voi
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
-  if (!on_cuda(input) || !mask || mask->size() != 3 || !all_const(input.sizes) || !all_const(w.sizes) ||
-      !all_const(out.sizes))
+  if (!on_cuda(input) || !mask || mask->size() != 3 || input.rank() < 3 || !input.sizes[1].is_const() ||
+      !all_const(w.sizes))
     return false;
   const bool last = state.channels_last && is_reduced(input.dtype) && input.dtype == w.dtype &&
                     input.dtype == out.dtype && input.rank() == 4 && w.rank() == 4 && !ops::as_bool(n.args[7]);
@@ -112,7 +111,8 @@ bool convolution_backward(Rewriter& r, const Node& n, Values& results, const voi
 bool split_bias(Rewriter& r, const Node& n, Values& results, const void*) {
   const TensorType out = r.b.type(n.outs[0]);
   const auto bias = ops::as_optional_value(n.args[kBias]);
-  if (!on_cuda(out) || !bias || out.rank() < 3 || r.b.dtype(*bias) != out.dtype || !all_const(out.sizes)) return false;
+  if (!on_cuda(out) || !bias || out.rank() < 3 || r.b.dtype(*bias) != out.dtype || !out.sizes[1].is_const())
+    return false;
   std::vector<Arg> args = n.args;
   args[kBias] = {};
   const ValueId y = r.b.emit(op::convolution, std::move(args), out);
@@ -223,11 +223,14 @@ ValueId padded(Rewriter& r, ValueId v, int64_t rows, int64_t columns) {
 bool pad_product(Rewriter& r, const Node& node, ValueId a, ValueId b, std::optional<ValueId> bias, Values& results) {
   constexpr int64_t kMultiple = 8, kWorthOdd = 512, kWorthInner = 256, kWorthRows = 64, kWorthOther = 256;
   const TensorType x = r.b.type(a), y = r.b.type(b);
-  if (!on_cuda(x) || !is_reduced(x.dtype) || x.rank() != 2 || y.rank() != 2 || !all_const(x.sizes) ||
+  if (!on_cuda(x) || !is_reduced(x.dtype) || x.rank() != 2 || y.rank() != 2 || !x.sizes[1].is_const() ||
       !all_const(y.sizes))
     return false;
   if (bias && r.b.rank(*bias) != 1) return false;
-  const int64_t m = x.sizes[0].value(), k = x.sizes[1].value(), n = y.sizes[1].value();
+  // Rows that are a symbol are taken for many: few lose nothing that shows.
+  constexpr int64_t kMany = 4096;
+  const bool known = x.sizes[0].is_const();
+  const int64_t m = known ? x.sizes[0].value() : kMany, k = x.sizes[1].value(), n = y.sizes[1].value();
   const auto more = [&](int64_t size, int64_t worth) {
     return size >= worth ? (kMultiple - size % kMultiple) % kMultiple : int64_t{0};
   };
@@ -238,7 +241,7 @@ bool pad_product(Rewriter& r, const Node& node, ValueId a, ValueId b, std::optio
   if (weight_only ? m < kWorthRows : std::min({m, k, n}) < kWorthOther) return false;
   const ValueId left = padded(r, a, rows, inner), right = padded(r, b, inner, columns);
   TensorType type = dense_type(r.b.type(node.outs[0]));
-  type.sizes = {m + rows, n + columns};
+  type.sizes = {x.sizes[0] + rows, n + columns};
   type.strides = contiguous_strides(type.sizes);
   ValueId out;
   if (bias) {
@@ -280,6 +283,7 @@ bool copy_out_by_rows(Rewriter& r, const Node& n, Values& results, const void* u
   const Node product = *found;
   const size_t at = product.args.size() > 2 ? 1 : 0;  // addmm: behind the bias
   const TensorType wide = r.b.type(whole), narrowed = r.b.type(taken);
+  if (!all_const(wide.sizes)) return false;
   const int64_t rows = wide.sizes[0].value(), columns = out.sizes.back().value();
   if (!narrowed.sizes[0].is_const(rows) || !narrowed.sizes[1].is_const(columns) || columns == 0) return false;
   // Only columns were cut off, at the end.
