@@ -24,6 +24,9 @@ def parser() -> argparse.ArgumentParser:
     cache.add_argument("file", nargs="?", help="of export: the archive to write, as .tar.gz")
     options = command("options", _cli.options, "options and modes of flashover.compile, with their meaning")
     options.add_argument("name", nargs="?", help="of one option")
+    options.add_argument(
+        "--torch", action="store_true", help="torch.compile's options and configuration, as they count"
+    )
     explain = command("explain", _script.explain, "runs a program and says what became of what it compiles")
     explain.add_argument("--save", metavar="FOLDER", help="write the report there, too: index.html and more")
     doctor = command("doctor", _doctor.doctor, "runs a program and lists what costs time, with patches of its source")

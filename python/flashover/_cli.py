@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from flashover import _C
+from flashover import _C, _torch_settings
 from flashover import options as options_table
 from flashover._explain_text import size
 from flashover._nearest import did_you_mean
@@ -104,6 +104,8 @@ def _export(folder: str, file: str | None) -> int:
 
 
 def options(given: argparse.Namespace) -> int:
+    if given.torch:
+        return _torchs_options(given.name)
     table = options_table.list_options()
     if given.name is not None and given.name not in table:
         print(f"no option {given.name!r}; {did_you_mean(given.name, table)}: {', '.join(table)}", file=sys.stderr)
@@ -115,4 +117,22 @@ def options(given: argparse.Namespace) -> int:
         print("modes:")
         for mode, stands_for in options_table.MODES.items():
             print(f"  {mode}: " + (", ".join(f"{k}={v}" for k, v in stands_for.items()) or "the defaults"))
+    return 0
+
+
+def _torchs_options(name: str | None) -> int:
+    """torch.compile's settings as they count here: all that the installed torch has, or those of a name."""
+    found = False
+    for module in _torch_settings.MODULES:
+        for setting in _torch_settings.names(module):
+            if name in (None, setting, f"{module}.{setting}"):
+                found = True
+                row = _torch_settings.row_of(module, setting)
+                print(f"{module}.{setting}: {row.effect}: {row.says}")
+    if not found:
+        print(f"torch {torch.__version__} has no setting {name!r}", file=sys.stderr)
+        return 2
+    for effect, meaning in _torch_settings.EFFECTS.items():
+        if name is None:
+            print(f"{effect}: {meaning}")
     return 0

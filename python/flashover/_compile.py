@@ -14,10 +14,11 @@ from typing import Any, Unpack, overload
 
 import torch
 
-from flashover import _C, _reporting, backends
+from flashover import _C, _logs, _reporting, backends
 from flashover import options as options_table
 from flashover._compiled_module import compile_module
 from flashover._compiled_module import original_of as original_module
+from flashover._detours import Detour
 from flashover._types import C, CompileArguments, Compiled, Decorator, M, P, R
 
 _live: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -61,6 +62,7 @@ class Settings:
             options=self.values,
         )
         _live.add(made)
+        _follow_torch()
         if report is not None:
             report.add(made)
         return made
@@ -195,9 +197,27 @@ def compile(
 
 
 def reset() -> None:
-    """Forgets everything compiled in this process. Counters go on."""
+    """Forgets what is compiled in this process, as torch.compiler.reset and torch._dynamo.reset do. Counters stay."""
     for compiled in list(_live):
         compiled.reset()
+
+
+_resets: dict[str, Detour] = {}  # torch's, by module
+
+
+def _follow_torch() -> None:
+    """What torch's own functions say of compiled code counts here, too, from the first compile() on."""
+    for name in ("torch.compiler", "torch._dynamo"):
+        module = sys.modules.get(name)
+        if module is not None and name not in _resets and inspect.isfunction(getattr(module, "reset", None)):
+            _resets[name] = detour = Detour(module.reset, functools.partial(_reset_both, name))
+            detour.take()
+    _logs.follow_torch()
+
+
+def _reset_both(name: str) -> None:
+    _resets[name].original()
+    reset()
 
 
 def _rebuild_callable(function: Any, settings: Settings) -> Any:

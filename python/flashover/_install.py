@@ -16,6 +16,7 @@ from flashover._types import F
 from flashover.exc import UserError
 
 _OURS = ("inductor", "flashover")  # the backends that stand for "compile it": any other was chosen for what it does
+_SWITCHES = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 _SAME = ("fullgraph", "dynamic", "mode", "options", "disable")
 _lock = threading.Lock()
 _wanted = 0  # how many with statements are open
@@ -35,7 +36,7 @@ def _is_ours(arguments: dict[str, Any]) -> bool:
     return (
         isinstance(backend, str)
         and backend in _OURS
-        and os.environ.get("TORCHDYNAMO_DISABLE", "") != "1"
+        and not any(os.environ.get(name) == "1" for name in _SWITCHES)
         and not torch.compiler.is_exporting()  # there torch.compile is nothing, with a warning
         and arguments.get("dynamic_shapes") is None
         and not (isinstance(options, dict) and options.get("use_aoti"))

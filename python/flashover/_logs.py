@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Iterable
+
+import torch
 
 from flashover import _C
 from flashover._nearest import did_you_mean
@@ -13,6 +16,23 @@ from flashover._stacks import of_user
 
 ROOT = "flashover"
 TOPICS: tuple[str, ...] = tuple(_C.log_topics())
+_asked: dict[str, set[str]] = {"flashover": set(), "torch": set()}  # topics, by who asks for them
+_OF_TORCH = {  # names of TORCH_LOGS
+    "recompiles": "recompiles",
+    "recompiles_verbose": "recompiles",
+    "graph_breaks": "breaks",
+    "guards": "guards",
+    "verbose_guards": "guards",
+    "graph": "graph",
+    "graph_code": "graph",
+    "graph_code_verbose": "graph",
+    "aot_graphs": "graph",
+    "aot_joint_graph": "graph",
+    "output_code": "kernels",
+    "kernel_code": "kernels",
+    "schedule": "plan",
+    "fusion": "plan",
+}
 
 
 class _Topic(logging.Logger):
@@ -79,8 +99,14 @@ def set_logs(topics: str = "") -> None:
             RuntimeWarning,
             stacklevel=2,
         )
-    for name, logger in _loggers.items():
-        on = "all" in wanted or name in wanted
+    _asked["flashover"] = set(TOPICS) if "all" in wanted else wanted & set(TOPICS)
+    _write(TOPICS)
+
+
+def _write(topics: Iterable[str]) -> None:
+    """Those of these topics that somebody asks for, to stderr."""
+    for name in topics:
+        logger, on = _loggers[name], any(name in asked for asked in _asked.values())
         logging.Logger.setLevel(logger, logging.INFO if on else logging.WARNING)
         logger.propagate = not on  # or a program with handlers of its own would see each line twice
         if on and _stderr not in logger.handlers:
@@ -88,6 +114,16 @@ def set_logs(topics: str = "") -> None:
         elif not on:
             logger.removeHandler(_stderr)
     _follow_levels()
+
+
+def follow_torch() -> None:
+    """TORCH_LOGS and torch._logging.set_logs: the topics that stand for what they name, from the next compile() on."""
+    state = getattr(getattr(torch._logging, "_internal", None), "log_state", None)
+    names = getattr(state, "artifact_names", ())
+    wanted = {_OF_TORCH[name] for name in names if name in _OF_TORCH}
+    if changed := wanted ^ _asked["torch"]:  # the others keep the levels that the program gave them
+        _asked["torch"] = wanted
+        _write(changed)
 
 
 _stderr = _Stderr()

@@ -23,24 +23,27 @@ def is_compiling() -> bool:
 
 
 @overload
-def disable(fn: F, recursive: bool = True, *, reason: str | None = None) -> F: ...
+def disable(fn: F, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> F: ...
 @overload
-def disable(fn: None = None, recursive: bool = True, *, reason: str | None = None) -> Keeping: ...
-def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+def disable(
+    fn: None = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True
+) -> Keeping: ...
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:
     """The function as it is: never compiled, and not captured as part of another one. Also a decorator.
 
     recursive: nor is what it calls. Else those functions are compiled on their own where compiled code calls it.
+    wrapping: the result has the name, the documentation and the other attributes of the function.
     """
     if fn is None:
-        return lambda f: disable(f, recursive, reason=reason)
+        return lambda f: disable(f, recursive, reason=reason, wrapping=wrapping)
     fn = original_of(fn)
     if not callable(fn):
         raise TypeError(f"flashover.disable needs a callable, not {type(fn).__name__}")
     if isinstance(fn, torch.nn.Module):
-        fn.forward = disable(fn.forward, recursive, reason=reason)
+        fn.forward = disable(fn.forward, recursive, reason=reason, wrapping=wrapping)
         return fn
     made = _C.Disabled(fn, reason or "", recursive, True)
-    if inspect.isroutine(fn):
+    if wrapping and inspect.isroutine(fn):
         functools.update_wrapper(made, fn)
     return made
 

@@ -16,6 +16,7 @@ __all__ = [
     "EagerWarning",
     "ExportError",
     "FlashoverError",  # base of all
+    "IgnoredOption",  # a warning: an option of Inductor's has no effect
     "InternalError",  # a fault of Flashover's own
     "InvalidBackend",
     "InvalidOptions",
@@ -32,6 +33,10 @@ class InvalidBackend(UserError):
 
 class InvalidOptions(UserError, ValueError):
     """A mode or option that does not exist, of the wrong type or out of its range."""
+
+
+class IgnoredOption(UserWarning):
+    """An option of Inductor's that has no effect here; said once for each. python -m flashover options --torch NAME"""
 
 
 def _source_of(where: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flashover import _C
+from flashover import _C, _torch_settings
 from flashover._nearest import did_you_mean
 from flashover.exc import InvalidOptions
 
@@ -43,16 +43,32 @@ def resolve(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, st
         options = MODES[mode or "default"]
     elif not isinstance(options, Mapping):
         raise InvalidOptions(f"options must be a mapping of names to values, not {type(options).__name__}")
+    own, inductors = _sorted_out(options)
+    for name, given in inductors.items():
+        for key, translated in _torch_settings.from_inductor(name, given).items():
+            own.setdefault(key, translated)
     table = _C.options()
-    values: dict[str, str] = {}
-    for name, value in options.items():
+    defaults = {name: default for name, (_, default, _) in table.items()}
+    own = _torch_settings.with_torchs(own, defaults)
+    return {key: _checked(key, table[key][0], given) for key, given in own.items()}
+
+
+def _sorted_out(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of our own table, and Inductor's. max_autotune is a name in both, of the same meaning."""
+    table = _C.options()
+    own: dict[str, Any] = {}
+    inductors: dict[str, Any] = {}
+    for name, given in options.items():
         key = str(name).replace("-", "_")
-        if key not in table:
-            raise InvalidOptions(f"unknown option {name!r}; {did_you_mean(key, table)}: {', '.join(sorted(table))}")
-        if key in values:
+        if key in own:
             raise InvalidOptions(f"option {key!r} is given twice")
-        values[key] = _checked(key, table[key][0], value)
-    return values
+        if key in table:
+            own[key] = given
+        elif _torch_settings.is_inductor_option(key):
+            inductors[key] = given
+        else:
+            raise InvalidOptions(f"unknown option {name!r}; {did_you_mean(key, table)}: {', '.join(sorted(table))}")
+    return own, inductors
 
 
 def value(values: Mapping[str, str], name: str) -> str:

@@ -9,6 +9,7 @@
 #include "entry/log.h"
 #include "entry/lookup.h"
 #include "entry/stance.h"
+#include "entry/torch_config.h"
 #include "frame/signals.h"
 
 namespace flashover::entry {
@@ -193,13 +194,15 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   std::optional<frame::HeldSignals> held(std::in_place);  // as in a call that misses (dispatch.cpp)
   look_up_limit(s_);
   const Stance stance = current_stance();
-  const bool fails = stance == Stance::kFailOnRecompile && !here.entries.empty();
+  const char* const forbidden_by = here.entries.empty() ? nullptr : what_forbids_recompiling();
+  const bool fails = forbidden_by != nullptr;
   const auto leaves = [&](EagerCause cause, const std::string& reason) {
     failed_how = leave(resumption, code, cause, reason, line_of(resumption, code));
     return nullptr;
   };
   if (stance == Stance::kEagerOnRecompile) return leaves(EagerCause::kRequested, "the stance is eager_on_recompile");
   if (torch_only_runs()) return leaves(EagerCause::kRequested, "torch._dynamo.run compiles nothing");
+  if (torch_compiles_nothing()) return leaves(EagerCause::kRequested, "torch._dynamo.config.disable is set");
   const bool full = here.entries.size() >= s_.limit;
   const bool last = full && here.sizes.general_is_missing(here.entries, resumption.slots, here.settings);
   if (here.over_limit && full && !last && !fails) return leaves(EagerCause::kLimit, *here.over_limit);
@@ -213,7 +216,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
     return nullptr;
   }
   if (fails) {
-    raise_would_recompile(s_.settings, failed);
+    raise_would_recompile(s_.settings, failed, forbidden_by);
     failed_how = Outcome::kRaised;
     return nullptr;
   }

@@ -16,6 +16,7 @@
 #include "entry/program.h"
 #include "entry/run_entry.h"
 #include "entry/stance.h"
+#include "entry/torch_config.h"
 #include "frame/signals.h"
 #include "frame/tracers.h"
 #include "guards/arrays.h"
@@ -137,9 +138,12 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   if (PyErr_CheckSignals() < 0) return nullptr;
   CallableState& s = *c->state;
   const Stance stance = current_stance();
-  const bool fails = stance == Stance::kFailOnRecompile && !s.entries.empty();
+  const char* const forbidden_by = s.entries.empty() ? nullptr : what_forbids_recompiling();
+  const bool fails = forbidden_by != nullptr;
   if (torch_only_runs())
     return call_original(c, EagerCause::kRequested, "torch._dynamo.run compiles nothing", args, nargsf, kwnames);
+  if (torch_compiles_nothing())
+    return call_original(c, EagerCause::kRequested, "torch._dynamo.config.disable is set", args, nargsf, kwnames);
   if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
     return call_original(c, EagerCause::kRequested, std::string("the stance is ") + name_of(stance), args, nargsf,
                          kwnames);
@@ -165,7 +169,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   held.reset();
   if (PyErr_CheckSignals() < 0) return nullptr;
   if (fails) {
-    raise_would_recompile(s.settings, failed);
+    raise_would_recompile(s.settings, failed, forbidden_by);
     return nullptr;
   }
   EntryPtr entry;

@@ -11,6 +11,7 @@
 #include "entry/log.h"
 #include "entry/recompiles.h"
 #include "entry/stance.h"
+#include "entry/torch_config.h"
 #include "frame/resume.h"
 #include "frame/tracers.h"
 #include "guards/global_state.h"
@@ -95,10 +96,10 @@ void raise(const char* name, const std::string& message, const std::string& reas
   Py_DECREF(type);
 }
 
-void raise_would_recompile(const Settings& settings, const std::string& failed) {
+void raise_would_recompile(const Settings& settings, const std::string& failed, const char* forbidden_by) {
   raise("WouldRecompile",
-        "flashover: " + settings.name + " needs to be compiled again, and the stance is fail_on_recompile: " + failed,
-        failed, calling_line());
+        "flashover: " + settings.name + " needs to be compiled again, and " + forbidden_by + ": " + failed, failed,
+        calling_line());
 }
 
 bool EagerLog::note(const Settings& settings, const Event& event) {
@@ -122,7 +123,8 @@ bool EagerLog::note(const Settings& settings, const Event& event) {
         event.reason);
   }
   if (event.quiet || warned_elsewhere(event.cause)) return true;
-  if (settings.fullgraph && event.cause != EagerCause::kTracer) return raise(settings, event);
+  const bool is_error = settings.fullgraph || (event.cause == EagerCause::kLimit && recompile_limit_is_an_error());
+  if (is_error && event.cause != EagerCause::kTracer) return raise(settings, event);
   return warn(settings, event, where);
 }
 

@@ -63,7 +63,7 @@ void raise(const char* name, const std::string& message, const std::string& reas
            const std::string& stack = "");
 
 // For the stance fail_on_recompile: sets flashover.exc.WouldRecompile. failed: the guard.
-void raise_would_recompile(const Settings& settings, const std::string& failed);
+void raise_would_recompile(const Settings& settings, const std::string& failed, const char* forbidden_by);
 
 // Why no call of this thread is to be captured or served now; null: it may be. `cause`: which kind of reason it is.
 const char* reason_to_skip(PyCodeObject* code, EagerCause& cause);

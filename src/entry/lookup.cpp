@@ -8,6 +8,8 @@
 #include "base/options.h"
 #include "entry/capture_lock.h"
 #include "entry/log.h"
+#include "entry/stance.h"
+#include "entry/torch_config.h"
 #include "frame/resume.h"
 #include "frame/signals.h"
 #include "guards/objects.h"
@@ -138,7 +140,7 @@ std::string advice_on_size(const Entry& e, PyObject* const* slots, const Setting
              (s.how == sym::Fixing::kOperator ? " is needed as a number by an operator" : " is taken as a number") +
              (s.where.empty() ? "" : " at " + with_text(s.where)) + ", so each value is compiled for";
   if (!e.static_because.empty()) return "sizes are numbers here: " + e.static_because;
-  if (settings.dynamic == false) return "dynamic=False compiles for each size";
+  if (dynamic_of(settings) == false) return "dynamic=False compiles for each size";
   const auto known = [&](const EntryPtr& other) {
     return std::ranges::any_of(other->capture.size_symbols,
                                [&](const frame::SizeSymbol& s) { return s.path == path && s.dim == dim; });
@@ -151,25 +153,6 @@ std::string advice_on_size(const Entry& e, PyObject* const* slots, const Setting
 std::string advice_on_size_guard(const guards::Failure& f) {
   if (!f.where.empty()) return "each answer there is a version of its own; ask what all calls answer alike";
   return f.guard.starts_with("2 <= ") ? "smaller sizes have a version of their own" : "";
-}
-
-// An option of torch's, once its module is in use; a new reference, or null. Reading it runs Python code, whose errors
-// only say that there is no such option: so the program's signal handlers run behind it.
-PyObject* torch_option(const char* module_name, const char* name) {
-  const frame::HeldSignals held;
-  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), module_name);
-  PyObject* value = module ? PyObject_GetAttrString(module, name) : nullptr;
-  PyErr_Clear();
-  return value;
-}
-
-std::string text_in_config(const char* name) {
-  PyObject* value = torch_option("torch.compiler.config", name);
-  const char* text = value && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
-  std::string out = text ? text : "";
-  PyErr_Clear();
-  Py_XDECREF(value);
-  return out;
 }
 
 }  // namespace
@@ -232,11 +215,12 @@ bool note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* s
 std::optional<frame::VaryingSizes> SymbolicSizes::wanted(const Settings& settings, bool all) {
   if (!possible(settings)) return std::nullopt;
   frame::VaryingSizes out = varying;
-  out.all = all || settings.dynamic == true;
-  out.marked_only = settings.dynamic == false;
+  const std::optional<bool> dynamic = dynamic_of(settings);
+  out.all = all || dynamic == true;
+  out.marked_only = dynamic == false;
   out.dynamic_sources = option(settings.options.values, "dynamic_sources");
   for (const char* name : {"dynamic_sources", "unbacked_sources"})
-    if (const std::string also = text_in_config(name); !also.empty()) out.dynamic_sources += "," + also;
+    if (const std::string also = torchs_sources(name); !also.empty()) out.dynamic_sources += "," + also;
   out.static_sources = option(settings.options.values, "static_sources");
   return out;
 }
@@ -246,7 +230,7 @@ void SymbolicSizes::note(const Entry& made, const Settings& settings) {
     none() = true;
     if (site) SizeMemory(settings).forget(*site);
   }
-  if (settings.dynamic == false) return;
+  if (dynamic_of(settings) == false) return;
   for (const frame::SizeSymbol& s : made.capture.size_symbols)
     if (s.marked) varying.dims[s.path].insert(s.dim);
 }
@@ -266,18 +250,19 @@ void SymbolicSizes::learn(const std::vector<EntryPtr>& entries, PyObject* const*
 
 bool SymbolicSizes::general_is_missing(const std::vector<EntryPtr>& entries, PyObject* const* slots,
                                        const Settings& settings) {
-  if (entries.empty() || settings.dynamic == false || !possible(settings)) return false;
+  if (entries.empty() || dynamic_of(settings) == false || !possible(settings)) return false;
   if (std::ranges::any_of(entries, [](const EntryPtr& e) { return e->general; })) return false;
   return note_varying_sizes(entries, slots, varying);
 }
 
 void look_up_limit(CallableState& s) {
   if (s.settings.options.values.contains("recompile_limit")) return;
-  PyObject* limit = torch_option("torch._dynamo.config", "recompile_limit");
-  const long value = limit && PyLong_CheckExact(limit) ? PyLong_AsLong(limit) : -1;
-  PyErr_Clear();
-  Py_XDECREF(limit);
-  if (value >= 0) s.limit = static_cast<size_t>(value);
+  if (const std::optional<size_t> limit = torchs_recompile_limit()) s.limit = *limit;
+}
+
+const char* what_forbids_recompiling() {
+  if (current_stance() == Stance::kFailOnRecompile) return "the stance is fail_on_recompile";
+  return recompiling_is_an_error() ? "torch._dynamo.config.error_on_recompile is set" : nullptr;
 }
 
 std::string limit_text(const std::string& name, size_t limit, const std::string& failed) {

@@ -48,6 +48,8 @@ EntryPtr make_entry(CallableState& s, const Settings& settings, const std::strin
 
 // Where the option says nothing, torch._dynamo.config.recompile_limit counts as soon as torch._dynamo is in use.
 void look_up_limit(CallableState& s);
+// What makes it an error to compile something again; null: nothing does.
+const char* what_forbids_recompiling();
 std::string limit_text(const std::string& name, size_t limit, const std::string& failed);
 
 inline const std::string kChangedMeanwhile = "the program changed what was captured while it was compiled";

@@ -15,6 +15,7 @@
 #include "base/options.h"
 #include "base/safe_path.h"
 #include "compile/cache.h"
+#include "entry/torch_config.h"
 #include "frame/resume.h"
 
 namespace flashover::entry {
@@ -205,7 +206,7 @@ Hash128 site_of(PyObject* code, PyObject* module, int next) {
 
 SizeMemory::SizeMemory(const Settings& settings) {
   const OptionValues& options = settings.options.values;
-  on_ = settings.dynamic != false && settings.backend == "flashover" && !settings.custom && !switched_off() &&
+  on_ = dynamic_of(settings) != false && settings.backend == "flashover" && !settings.custom && !switched_off() &&
         bool_option(options, "remember_sizes") && bool_option(options, "cache");
   if (!on_) return;
   directory_ = option(options, "cache_dir");

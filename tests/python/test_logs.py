@@ -87,3 +87,33 @@ def test_a_level_from_before_the_import_counts() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["flashover.graph"]
+
+
+def test_names_of_torchs(capsys: pytest.CaptureFixture[str]) -> None:
+    torch._logging.set_logs(graph_breaks=True)
+    try:
+        flashover.compile(breaks, backend="eager")(torch.ones(3))
+        assert "[flashover breaks] breaks: graph break: call of print at " in capsys.readouterr().err
+    finally:
+        torch._logging.set_logs()
+    flashover.compile(breaks, backend="eager")(torch.ones(3))
+    assert "[flashover" not in capsys.readouterr().err
+
+
+def test_names_of_torchs_leave_the_levels_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("flashover.recompiles").setLevel(logging.INFO)
+    torch._logging.set_logs(graph_breaks=True)
+    try:
+        flashover.compile(breaks, backend="eager")
+        assert logging.getLogger("flashover.recompiles").level == logging.INFO
+    finally:
+        torch._logging.set_logs()
+
+
+def test_torch_logs_in_the_environment() -> None:
+    code = "import torch, flashover; flashover.compile(lambda x: x + 1, backend='eager')(torch.ones(2))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "TORCH_LOGS": "graph_code"}, capture_output=True, text=True,
+        timeout=170, check=True,
+    )  # fmt: skip
+    assert "[flashover graph]" in done.stderr and "aten.add" in done.stderr
