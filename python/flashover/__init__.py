@@ -68,7 +68,10 @@ __all__ = [
     "list_modes",
     "list_options",
     "live",
+    "load",
     "lower",
+    "package",
+    "package_info",
     "register_backend",
     "replacing_torch_compile",
     "reset",
@@ -85,6 +88,9 @@ _LATER = {
     "Dim": "torch.export",
     "ShapesCollection": "torch.export",
     "export": "flashover._export",
+    "load": "flashover._package",
+    "package": "flashover._package",
+    "package_info": "flashover._package",
 }
 
 

@@ -1,10 +1,10 @@
-// The binary form: a header (magic, format version, payload size, payload hash), then the payload in one pass. Integers
-// are zigzag varints, lists carry their length first. Reading treats every byte as hostile: a length is believed only
-// as far as bytes are left for its items, so memory stays within a small multiple of the input.
+// The binary form: a header (magic, format version, payload size, payload hash), then the payload in one pass
+// (base/bytes.h).
 #include <algorithm>
 #include <cstring>
 #include <map>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "plan/plan.h"
 
@@ -17,31 +17,12 @@ constexpr size_t kHeader = sizeof kMagic + 4 + 8 + 16;
 Hash128 hash_of(std::string_view payload) { return Hasher().bytes(payload.data(), payload.size()).finish(); }
 
 // ---- writing ----
-class Writer {
+class Writer : public ByteWriter {
  public:
-  std::string out;
-
-  void raw(uint64_t v, int bytes) {
-    for (int i = 0; i < bytes; ++i) out += static_cast<char>(v >> (8 * i));
-  }
-  void unsigned_(uint64_t v) {
-    for (; v >= 0x80; v >>= 7) out += static_cast<char>(v | 0x80);
-    out += static_cast<char>(v);
-  }
-  void integer(int64_t v) { unsigned_((static_cast<uint64_t>(v) << 1) ^ static_cast<uint64_t>(v >> 63)); }
-  void text(std::string_view s) {
-    unsigned_(s.size());
-    out += s;
-  }
   void real(double d) {
     uint64_t bits;
     std::memcpy(&bits, &d, 8);
     raw(bits, 8);
-  }
-  template <typename List, typename F>
-  void list(const List& l, F&& f) {
-    unsigned_(l.size());
-    for (const auto& x : l) f(x);
   }
   // A constant is 0 and its value; anything else is 1 and its text over the variables of the table (written first).
   void expr(sym::Expr e) {
@@ -146,76 +127,15 @@ void collect_variables(const Plan& p, std::vector<sym::Expr>& vars) {
 }
 
 // ---- reading ----
-class Reader {
+class Reader : public ByteReader {
  public:
-  explicit Reader(std::string_view in) : in_(in) {}
+  explicit Reader(std::string_view in) : ByteReader(in, "plan") {}
 
-  [[noreturn]] static void fail(const char* what) { throw UserError(std::string("damaged plan: ") + what); }
-  size_t left() const { return in_.size() - at_; }
-  std::string_view take(size_t n) {
-    if (n > left()) fail("cut short");
-    const auto s = in_.substr(at_, n);
-    at_ += n;
-    return s;
-  }
-  uint8_t byte() { return static_cast<uint8_t>(take(1)[0]); }
-  uint64_t raw(int bytes) {
-    const auto s = take(static_cast<size_t>(bytes));
-    uint64_t v = 0;
-    for (int i = 0; i < bytes; ++i) v |= uint64_t{static_cast<uint8_t>(s[static_cast<size_t>(i)])} << (8 * i);
-    return v;
-  }
-  uint64_t unsigned_() {
-    uint64_t v = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const uint8_t b = byte();
-      if (shift == 63 && b > 1) fail("number too long");
-      v |= uint64_t{b & 0x7fu} << shift;
-      if (b < 0x80) return v;
-    }
-    fail("number too long");
-  }
-  int64_t integer() {
-    const uint64_t v = unsigned_();
-    return static_cast<int64_t>((v >> 1) ^ (~(v & 1) + 1));
-  }
-  int32_t small() {
-    const int64_t v = integer();
-    if (v < INT32_MIN || v > INT32_MAX) fail("number out of range");
-    return static_cast<int32_t>(v);
-  }
-  std::string text() { return std::string(take(length(1))); }
   double real() {
     const uint64_t bits = raw(8);
     double d;
     std::memcpy(&d, &bits, 8);
     return d;
-  }
-  bool boolean() {
-    const uint8_t b = byte();
-    if (b > 1) fail("not a boolean");
-    return b != 0;
-  }
-  // How many items follow, each of at least `bytes` bytes.
-  size_t length(size_t bytes) {
-    const uint64_t n = unsigned_();
-    if (n > left() / bytes) fail("list longer than the file");
-    return static_cast<size_t>(n);
-  }
-  // Items are added one by one: a lying length runs into the end of the input before memory grows.
-  template <typename T, typename F>
-  std::vector<T> list(size_t bytes, F&& f) {
-    std::vector<T> out;
-    const size_t n = length(bytes);
-    out.reserve(std::min<size_t>(n, 64));
-    for (size_t i = 0; i < n; ++i) out.push_back(f());
-    return out;
-  }
-  template <typename Enum>
-  Enum enumeration(int limit) {
-    const int64_t v = integer();
-    if (v < 0 || v >= limit) fail("unknown enumerator");
-    return static_cast<Enum>(v);
   }
   sym::Expr expr() {
     if (byte() == 0) return integer();
@@ -321,10 +241,6 @@ class Reader {
     s.operators = text();
     return s;
   }
-
- private:
-  std::string_view in_;
-  size_t at_ = 0;
 };
 static_assert(std::variant_size_v<Arg> == 15, "teach Reader::arg the new kind");
 
@@ -337,8 +253,8 @@ Plan read(std::string_view payload) {
     range.lo = r.integer();
     range.hi = r.integer();
     const int64_t hint = r.integer();
-    if (name.empty() || name.size() > 64 || range.lo > range.hi) Reader::fail("bad size variable");
-    if (sym::size_symbol_of_name(name)) Reader::fail("a size symbol is declared");  // known by name, with its range
+    if (name.empty() || name.size() > 64 || range.lo > range.hi) r.fail("bad size variable");
+    if (sym::size_symbol_of_name(name)) r.fail("a size symbol is declared");  // known by name, with its range
     sym::var(name, range, hint);
     return 0;
   });
@@ -356,7 +272,7 @@ Plan read(std::string_view payload) {
     Tensor t;
     t.type = r.type();
     const uint8_t storage = r.byte();
-    if (storage > static_cast<uint8_t>(StorageKind::kView)) Reader::fail("unknown storage");
+    if (storage > static_cast<uint8_t>(StorageKind::kView)) r.fail("unknown storage");
     t.storage = static_cast<StorageKind>(storage);
     t.index = r.small();
     t.arena_offset = r.expr();
@@ -388,12 +304,11 @@ Plan read(std::string_view payload) {
   });
   p.binaries = r.list<Binary>(17, [&] {
     Binary b;
-    b.key.lo = r.raw(8);
-    b.key.hi = r.raw(8);
+    b.key = r.hash();
     b.bytes = r.text();
     return b;
   });
-  if (r.left() != 0) Reader::fail("bytes after the end");
+  if (r.left() != 0) r.fail("bytes after the end");
   return p;
 }
 
@@ -444,8 +359,7 @@ std::string serialize(const Plan& p) {
     w.list(k.cuda.params, [&](ParamKind kind) { w.integer(static_cast<int>(kind)); });
   });
   w.list(p.binaries, [&](const Binary& b) {
-    w.raw(b.key.lo, 8);
-    w.raw(b.key.hi, 8);
+    w.hash(b.key);
     w.text(b.bytes);
   });
 
@@ -455,22 +369,19 @@ std::string serialize(const Plan& p) {
   header.out.append(kMagic, sizeof kMagic);
   header.raw(kFormatVersion, 4);
   header.raw(w.out.size(), 8);
-  header.raw(hash.lo, 8);
-  header.raw(hash.hi, 8);
+  header.hash(hash);
   return std::move(header.out) + w.out;
 }
 
 Plan deserialize(std::string_view bytes) {
   Reader header(bytes.substr(0, std::min(bytes.size(), kHeader)));
-  if (header.take(sizeof kMagic) != std::string_view(kMagic, sizeof kMagic)) Reader::fail("not a plan");
-  if (header.raw(4) != kFormatVersion) Reader::fail("written by another version");
+  if (header.take(sizeof kMagic) != std::string_view(kMagic, sizeof kMagic)) header.fail("not a plan");
+  if (header.raw(4) != kFormatVersion) header.fail("written by another version");
   const uint64_t size = header.raw(8);
-  Hash128 hash;
-  hash.lo = header.raw(8);
-  hash.hi = header.raw(8);
+  const Hash128 hash = header.hash();
   const std::string_view payload = bytes.substr(kHeader);
-  if (size != payload.size()) Reader::fail("wrong size");
-  if (hash != hash_of(payload)) Reader::fail("wrong checksum");
+  if (size != payload.size()) header.fail("wrong size");
+  if (hash != hash_of(payload)) header.fail("wrong checksum");
   return deserialize_payload(payload);
 }
 

@@ -7,6 +7,7 @@
 
 namespace flashover {
 
+void bind_aot(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
 void bind_compile(pybind11::module_& m);
 void bind_errors(pybind11::module_& m);

@@ -20,4 +20,5 @@ PYBIND11_MODULE(_C, m) {
   flashover::bind_triton(m);
   flashover::bind_run(m);
   flashover::bind_entry(m);
+  flashover::bind_aot(m);
 }

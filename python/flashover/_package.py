@@ -1,0 +1,340 @@
+"""package() and load(): programs in one file that runs without the compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from flashover import _C, exc
+from flashover import options as options_table
+from flashover._program import Argument, Bounds, Program, capture
+
+# Types of containers whose context may name modules to be imported: a file may not say what is imported.
+_REFUSED = ("collections.defaultdict",)
+
+
+def package(
+    programs: Any,
+    path: str | os.PathLike[str],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes programs into one file: a torch.export.ExportedProgram (Flashover's or torch's), or several by name.
+
+    Equal weights are stored once. The file holds machine code for this kind of machine; mode, options: as compile()'s.
+    """
+    named = dict(programs) if isinstance(programs, Mapping) else {"forward": programs}
+    if not named or not all(isinstance(name, str) and name for name in named):
+        raise TypeError("package() takes an ExportedProgram, or a dict of such by name")
+    values = options_table.resolve(mode, options)
+    writer = _Writer(several=len(named) > 1)
+    for name, program in named.items():
+        if not isinstance(program, torch.export.ExportedProgram):
+            raise TypeError(
+                f"package() takes ExportedPrograms (flashover.export makes them), not {type(program).__name__}"
+            )
+        writer.add(name, program, values)
+    writer.write(os.fspath(path))
+
+
+def load(path: str | os.PathLike[str], *, verify: bool = True) -> Package:
+    """Loads a package. It is machine code that this process runs: load what you trust.
+
+    The file is checked before anything of it runs. verify=False leaves out the checksum of the weights' bytes, which
+    takes the time of reading them all.
+    """
+    return Package(_C.Package.load(os.fspath(path), verify))
+
+
+def package_info(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a package says of itself: entries, arguments, sizes, weights, machine. Nothing of it runs."""
+    return _C.describe_package(os.fspath(path))
+
+
+class Entry:
+    """One entry of a package: called as the program that it was made from."""
+
+    def __init__(self, native: Any, index: int, description: dict[str, Any]) -> None:
+        self._native, self._index, self._description = native, index, description
+        self.name: str = description["name"]
+        self._arguments_spec = _spec_of(description["arguments_spec"])
+        self._results_spec = _spec_of(description["results_spec"])
+        self._values = [json.loads(v) if kind == "value" else None for kind, v in description["results"]]
+
+    def __repr__(self) -> str:
+        takes = ", ".join(f"{name}: {type_}" for name, type_ in self.arguments.items())
+        return f"<entry {self.name}({takes})>"
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The tensors that it takes, by name: "f32[s0,4]"; s0 is a size that may change."""
+        found = {}
+        for (kind, index), type_ in self._description["inputs"]:
+            if kind == "argument":
+                found[index] = type_
+        rows = enumerate(self._description["arguments"])
+        return {name: found.get(i, "any") for i, (name, tensor, _) in rows if tensor}
+
+    @property
+    def guards(self) -> list[str]:
+        """What holds of the sizes of each call."""
+        return list(self._description["guards"])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self._arguments_spec:
+            leaves = self._reordered(args, kwargs)
+        tensors = []
+        for leaf, (name, is_tensor, value) in zip(leaves, self._description["arguments"], strict=True):
+            if is_tensor != isinstance(leaf, torch.Tensor):
+                raise exc.UserError(f"entry {self.name}: the argument {name} is {'a' if is_tensor else 'no'} tensor")
+            if is_tensor:
+                tensors.append(leaf)
+            elif _constant(leaf) != value:
+                raise exc.UserError(f"entry {self.name}: the argument {name} is {value} in the program, not {leaf!r}")
+        results = self._native.run(self._index, tensors)
+        for i, (kind, _) in enumerate(self._description["results"]):
+            if kind == "value":
+                results[i] = _value(self._values[i])
+        return pytree.tree_unflatten(results, self._results_spec)
+
+    def _reordered(self, args: Any, kwargs: Any) -> list[Any]:
+        """Keywords in another order."""
+        wanted = self._arguments_spec
+        names = wanted.child(1).context if hasattr(wanted, "child") else wanted.children_specs[1].context
+        if set(names) == set(kwargs):
+            leaves, spec = pytree.tree_flatten((args, {name: kwargs[name] for name in names}))
+            if spec == wanted:
+                return leaves
+        raise exc.UserError(
+            f"entry {self.name} takes arguments like {wanted}, not like {pytree.tree_structure((args, kwargs))}"
+        )
+
+
+class Package:
+    """A loaded package. Called itself where it has one entry; package["decode"] is one of several."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        description = native.describe()
+        self.torch_version: str = description["torch"]
+        self.entries = {d["name"]: Entry(native, i, d) for i, d in enumerate(description["entries"])}
+
+    def __repr__(self) -> str:
+        return f"<package of {', '.join(map(repr, self.entries.values()))}>"
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self.entries:
+            raise KeyError(f"no entry {name!r}; there are {', '.join(self.entries)}")
+        return self.entries[name]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(self.entries) != 1:
+            raise exc.UserError(f"the package has several entries, name one: {', '.join(self.entries)}")
+        return next(iter(self.entries.values()))(*args, **kwargs)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The weights as calls that begin now see them. Not to be written: exchange() gives others."""
+        return self._native.weights()  # type: ignore[no-any-return]
+
+    def exchange(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copies these values in, by name, for all calls that begin from now on; each call sees all or none of them."""
+        self._native.exchange(dict(weights))
+
+
+# ---- leaves that are no tensors, and pytrees ----
+def _constant(leaf: Any) -> str:
+    plain = leaf is None or isinstance(leaf, (bool, int, float, str))
+    return json.dumps(leaf if plain else {"repr": repr(leaf)})
+
+
+def _value(leaf: Any) -> Any:
+    if isinstance(leaf, dict):  # torch.float32, torch.strided ...
+        return getattr(torch, leaf["repr"].removeprefix("torch."), leaf["repr"])
+    return leaf
+
+
+def _check_spec(spec: Any) -> None:
+    if isinstance(spec, dict):
+        if spec.get("type") in _REFUSED or "__enum__" in spec:
+            raise exc.UserError(f"a package may not hold {spec.get('type') or 'an enumeration'} among its containers")
+        for value in spec.values():
+            _check_spec(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            _check_spec(value)
+    elif isinstance(spec, str) and "__enum__" in spec:
+        raise exc.UserError("a package may not hold an enumeration among its containers")
+
+
+def _spec_of(text: str) -> Any:
+    try:
+        _check_spec(json.loads(text))
+        return pytree.treespec_loads(text)
+    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise exc.UserError(
+            f"the package's containers are not known here ({error}): import what defines them before it is loaded"
+        ) from error
+
+
+def _spec_text(spec: Any) -> str:
+    text = pytree.treespec_dumps(spec)
+    _check_spec(json.loads(text))
+    return text
+
+
+# ---- writing ----
+def _text_of(expression: Any) -> str:
+    """An expression over sizes (entry/python_graph.h) as sym::parse reads it."""
+    if isinstance(expression, int):
+        return str(expression)
+    kind, operands = expression
+    if kind == "var":
+        return str(operands)
+    texts = [_text_of(o) for o in operands]
+    if kind in ("min", "max"):
+        return f"{kind}({', '.join(texts)})"
+    return "(" + {"%": " mod "}.get(kind, f" {kind} ").join(texts) + ")"
+
+
+class _Writer:
+    """The parts of a package, as they are put together."""
+
+    def __init__(self, several: bool) -> None:
+        self.several = several
+        self.weights: dict[str, torch.Tensor] = {}
+        self.entries: list[dict[str, Any]] = []
+        self.plans: list[tuple[str, bytes]] = []
+
+    def add(self, name: str, exported: Any, values: dict[str, str]) -> None:
+        program, sizes = _program_of(exported)
+        section = f"plan {name}"
+        self.plans.append((section, _C.plan_of_program(program.data["text"], values)))
+        tensors = {n: self._weight(name, n, t) for n, t in program.tensors.items()}
+
+        def binding(a: Argument) -> tuple[str, Any]:
+            if a.kind == "user":
+                return "argument", a.index
+            if a.kind == "output":
+                return "output", a.index
+            return ("value", _constant(a.value)) if a.kind == "value" else ("weight", tensors[a.name])
+
+        counts = any("as_strided" in node[0] for node in program.data["graph"]["nodes"])
+        arguments = []
+        for path, leaf in zip(program.paths, program.leaves, strict=True):
+            tensor = isinstance(leaf, torch.Tensor)
+            offset = leaf.storage_offset() if tensor and counts else -1
+            arguments.append((path, tensor, "" if tensor else _constant(leaf), offset))
+        facts = [(relation, _text_of(a), _text_of(b)) for relation, a, b, _ in program.data["facts"]]
+        self.entries.append(
+            {
+                "name": name,
+                "plans": [section],
+                "inputs": [binding(a) for a in program.inputs],
+                "arguments": arguments,
+                "results": [binding(a) for a in program.results],
+                "guards": list(dict.fromkeys([*facts, *_relations(program, sizes)])),
+                "arguments_spec": _spec_text(program.in_spec),
+                "results_spec": _spec_text(program.out_spec),
+            }
+        )
+
+    def _weight(self, entry: str, name: str, tensor: torch.Tensor) -> int:
+        """The number of a weight: one for all entries that have it under this name."""
+        for known in (name, f"{entry}.{name}"):
+            if known not in self.weights:
+                self.weights[known] = tensor.detach()
+                return len(self.weights) - 1
+            if _is_same(self.weights[known], tensor):
+                return list(self.weights).index(known)
+        raise exc.ExportError(f"two weights of entry {entry} are named {name}")
+
+    def write(self, path: str) -> None:
+        _C.write_package(path, self.entries, list(self.weights.items()), self.plans)
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if (a.dtype, a.shape, a.stride(), a.device) != (b.dtype, b.shape, b.stride(), b.device):
+        return False
+    return a.data_ptr() == b.data_ptr() or torch.equal(a, b.detach())
+
+
+def _user_sizes(exported: Any) -> list[tuple[Any, ...]]:
+    """By leaf of the arguments: the sizes that torch.export found, numbers or sympy expressions."""
+    nodes = {n.name: n for n in exported.graph.nodes if n.op == "placeholder"}
+    out: list[tuple[Any, ...]] = []
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind is torch.export.graph_signature.InputKind.USER_INPUT:
+            value = nodes[spec.arg.name].meta.get("val")
+            shape = value.shape if isinstance(value, torch.Tensor) else ()
+            out.append(tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in shape))
+    return out
+
+
+def _bounds(expression: Any, exported: Any) -> tuple[int | None, int | None]:
+    found = exported.range_constraints.get(expression)
+    if found is None:
+        return None, None
+    least, most = found.lower, found.upper
+    return (int(least) if least > 0 else None), (int(most) if most.is_Integer else None)
+
+
+def _program_of(exported: Any) -> tuple[Program, list[Any]]:
+    """Captures an exported program again; and what it says of sizes: (leaf, dim, expression, least, most)."""
+    if exported.example_inputs is None:
+        raise exc.ExportError("the program has no example inputs: export it again, or set .example_inputs")
+    args, kwargs = exported.example_inputs
+    changing: dict[int, dict[int, Bounds]] = {}
+    sizes = []
+    for leaf, shape in enumerate(_user_sizes(exported)):
+        for dim, size in enumerate(shape):
+            if not isinstance(size, int):
+                least, most = _bounds(size, exported)
+                plain = getattr(size, "is_Symbol", False)
+                changing.setdefault(leaf, {})[dim] = ("must", least, most) if plain else ("must", None, None)
+                sizes.append((leaf, dim, size, least, most))
+    module = exported.module(check_guards=False)
+    try:
+        program = capture(module.forward, args, kwargs, changing, owner=module)
+    except exc.ConstraintViolationError as error:
+        raise exc.ExportError.of([str(error)]) from error
+    return program, sizes
+
+
+def _relations(program: Program, sizes: Sequence[tuple[Any, ...]]) -> list[tuple[str, str, str]]:
+    """What the exported program says of sizes and the capture did not ask: bounds, equal ones, a*n + b."""
+    texts: dict[tuple[int, int], str] = {}
+    for argument, shape in zip(program.inputs, program.sizes, strict=True):
+        if argument.kind == "user":
+            texts.update({(argument.index, dim): _text_of(size) for dim, size in enumerate(shape)})
+    roots: dict[Any, str] = {}
+    for leaf, dim, size, _, _ in sizes:
+        if getattr(size, "is_Symbol", False) and (leaf, dim) in texts:
+            roots.setdefault(size, texts[leaf, dim])
+    out = []
+    for leaf, dim, size, least, most in sizes:
+        if (leaf, dim) not in texts:
+            continue
+        text = texts[leaf, dim]
+        if least is not None:
+            out.append(("<=", str(least), text))
+        if most is not None:
+            out.append(("<=", text, str(most)))
+        symbols = list(size.free_symbols)
+        if len(symbols) == 1 and symbols[0] in roots:
+            polynomial = size.as_poly(symbols[0])
+            if polynomial is None or polynomial.degree() != 1:
+                raise exc.ExportError(f"the size {size} is no linear one of another")
+            factor, rest = (int(c) for c in polynomial.all_coeffs())
+            wanted = f"({factor}*{roots[symbols[0]]} + {rest})"
+            if wanted != f"(1*{text} + 0)":
+                out.append(("==", text, wanted))
+        elif len(symbols) != 1 or size not in symbols:
+            raise exc.ExportError(f"the size {size} follows from others that the program does not take")
+    return out

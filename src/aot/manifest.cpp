@@ -1,0 +1,235 @@
+// The binary form of a manifest (base/bytes.h), and what must hold in one.
+#include "aot/manifest.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/bytes.h"
+#include "plan/sizes.h"
+
+namespace flashover::aot {
+namespace {
+
+constexpr size_t kMostExpression = 4096;  // characters: the text goes to a recursive parser
+constexpr size_t kMostRank = 64;
+
+[[noreturn]] void wrong(const std::string& what) { throw UserError("damaged package: " + what); }
+
+sym::Expr expression_of(const std::string& text) {
+  if (text.size() > kMostExpression || std::ranges::count(text, '(') > 64 || std::ranges::count(text, '-') > 256)
+    wrong("an expression is too long");
+  return sym::parse(text);
+}
+
+void write(ByteWriter& w, const Binding& b) {
+  w.integer(static_cast<int>(b.kind));
+  w.integer(b.index);
+  w.text(b.value);
+}
+
+Binding read_binding(ByteReader& r) {
+  Binding b;
+  b.kind = r.enumeration<Binding::Kind>(4);
+  b.index = r.small();
+  b.value = r.text();
+  return b;
+}
+
+void write(ByteWriter& w, const Weight& t) {
+  const auto numbers = [&](const std::vector<int64_t>& l) { w.list(l, [&](int64_t n) { w.integer(n); }); };
+  w.text(t.name);
+  w.integer(static_cast<int>(t.dtype));
+  w.integer(static_cast<int>(t.device.type));
+  numbers(t.sizes);
+  numbers(t.strides);
+  w.unsigned_(t.offset);
+  w.unsigned_(t.bytes);
+}
+
+Weight read_weight(ByteReader& r) {
+  Weight t;
+  const auto numbers = [&] { return r.list<int64_t>(1, [&] { return r.integer(); }); };
+  t.name = r.text();
+  t.dtype = static_cast<DType>(r.enumeration<int8_t>(static_cast<int>(DType::kUndefined)));
+  if (info(t.dtype).bytes == 0) r.fail("unknown dtype");
+  t.device.type = static_cast<DeviceType>(r.enumeration<int8_t>(2));
+  t.sizes = numbers();
+  t.strides = numbers();
+  t.offset = r.unsigned_();
+  t.bytes = r.unsigned_();
+  return t;
+}
+
+void write(ByteWriter& w, const Entry& e) {
+  w.text(e.name);
+  w.list(e.plans, [&](const std::string& s) { w.text(s); });
+  w.list(e.inputs, [&](const Binding& b) { write(w, b); });
+  w.list(e.arguments, [&](const Argument& a) {
+    w.text(a.name);
+    w.raw(a.tensor, 1);
+    w.text(a.value);
+    w.integer(a.storage_offset);
+  });
+  w.list(e.results, [&](const Binding& b) { write(w, b); });
+  w.list(e.guards, [&](const sym::SizeGuard& g) {
+    w.integer(static_cast<int>(g.relation));
+    w.text(g.a.str());
+    w.text(g.b.str());
+  });
+  w.text(e.arguments_spec);
+  w.text(e.results_spec);
+}
+
+Entry read_entry(ByteReader& r) {
+  Entry e;
+  e.name = r.text();
+  e.plans = r.list<std::string>(1, [&] { return r.text(); });
+  e.inputs = r.list<Binding>(3, [&] { return read_binding(r); });
+  e.arguments = r.list<Argument>(4, [&] {
+    Argument a;
+    a.name = r.text();
+    a.tensor = r.boolean();
+    a.value = r.text();
+    a.storage_offset = r.integer();
+    return a;
+  });
+  e.results = r.list<Binding>(3, [&] { return read_binding(r); });
+  e.guards = r.list<sym::SizeGuard>(3, [&] {
+    const auto relation = r.enumeration<sym::Relation>(4);
+    const sym::Expr a = expression_of(r.text());
+    return sym::SizeGuard{relation, a, expression_of(r.text())};
+  });
+  e.arguments_spec = r.text();
+  e.results_spec = r.text();
+  return e;
+}
+
+// Elements from the first to one past the last; throws where that is more than memory holds.
+uint64_t span_of(const Weight& t) {
+  constexpr int64_t kMost = int64_t{1} << 48;
+  int64_t last = 1;
+  bool empty = false;
+  for (size_t d = 0; d < t.sizes.size(); ++d) {
+    if (t.sizes[d] < 0 || t.sizes[d] > kMost || t.strides[d] < 0 || t.strides[d] > kMost)
+      wrong("sizes of the weight " + t.name);
+    empty |= t.sizes[d] == 0;
+    if (t.sizes[d] <= 1) continue;
+    if (t.strides[d] > kMost / t.sizes[d]) wrong("sizes of the weight " + t.name);
+    last += (t.sizes[d] - 1) * t.strides[d];
+    if (last > kMost) wrong("sizes of the weight " + t.name);
+  }
+  return empty ? 0 : static_cast<uint64_t>(last);
+}
+
+void check_binding(const Manifest& m, const Entry& e, const Binding& b) {
+  using Kind = Binding::Kind;
+  const size_t most = b.kind == Kind::kArgument ? e.arguments.size() : m.weights.size();
+  if (b.index < 0 || static_cast<size_t>(b.index) >= most) wrong("entry " + e.name + ": a number is out of range");
+  if (b.kind == Kind::kArgument && !e.arguments[static_cast<size_t>(b.index)].tensor)
+    wrong("entry " + e.name + ": an argument is no tensor");
+}
+
+// The plan's type of an input and the weight that stands for it.
+bool fits(const TensorType& type, const Weight& w) {
+  if (type.dtype != w.dtype || type.device.type != w.device.type || type.rank() != w.sizes.size() || type.opaque)
+    return false;
+  for (size_t d = 0; d < w.sizes.size(); ++d)
+    if (type.sizes[d].as_const() != w.sizes[d] || type.strides[d].as_const() != w.strides[d]) return false;
+  return true;
+}
+
+}  // namespace
+
+std::string encode(const Manifest& m) {
+  ByteWriter w;
+  w.text(m.torch);
+  w.text(m.flashover);
+  w.list(m.weights, [&](const Weight& t) { write(w, t); });
+  w.list(m.entries, [&](const Entry& e) { write(w, e); });
+  return std::move(w.out);
+}
+
+Manifest decode(std::string_view bytes) {
+  ByteReader r(bytes, "package");
+  Manifest m;
+  try {
+    m.torch = r.text();
+    m.flashover = r.text();
+    m.weights = r.list<Weight>(7, [&] { return read_weight(r); });
+    m.entries = r.list<Entry>(8, [&] { return read_entry(r); });
+  } catch (const InternalError& e) {  // an expression that overflows
+    wrong(e.what());
+  }
+  if (r.left() != 0) r.fail("bytes behind the manifest");
+  return m;
+}
+
+sym::SizeGuard parse_guard(const std::string& relation, const std::string& a, const std::string& b) {
+  static constexpr std::string_view kRelations[] = {"==", "!=", "<", "<="};
+  const auto found = std::ranges::find(kRelations, relation);
+  if (found == std::end(kRelations)) throw UserError("unknown relation " + relation);
+  return {static_cast<sym::Relation>(found - std::begin(kRelations)), expression_of(a), expression_of(b)};
+}
+
+void check(const Manifest& m, uint64_t weight_bytes) {
+  std::set<std::string_view> names;
+  for (const Weight& t : m.weights) {
+    if (!names.insert(t.name).second) wrong("two weights are named " + t.name);
+    if (t.sizes.size() != t.strides.size() || t.sizes.size() > kMostRank) wrong("sizes of the weight " + t.name);
+    if (t.offset % kWeightAlignment != 0 || t.offset > weight_bytes || t.bytes > weight_bytes - t.offset ||
+        t.bytes != span_of(t) * info(t.dtype).bytes)
+      wrong("the weight " + t.name + " does not lie in its section");
+  }
+  names.clear();
+  for (const Entry& e : m.entries) {
+    if (!names.insert(e.name).second) wrong("two entries are named " + e.name);
+    if (e.plans.empty()) wrong("entry " + e.name + " has no plan");
+  }
+  if (m.entries.empty()) wrong("it has no entries");
+}
+
+void check(const Manifest& m, const Entry& e, const plan::Plan& p) {
+  using Kind = Binding::Kind;
+  if (e.inputs.size() != p.inputs.size()) wrong("entry " + e.name + " has another number of inputs than its plan");
+  std::set<std::string> known;
+  for (size_t i = 0; i < e.inputs.size(); ++i) {
+    const Binding& b = e.inputs[i];
+    const TensorType& type = p.inputs[i].type;
+    if (b.kind != Kind::kArgument && b.kind != Kind::kWeight) wrong("entry " + e.name + ": an input is a result");
+    check_binding(m, e, b);
+    if (b.kind == Kind::kWeight && !fits(type, m.weights[static_cast<size_t>(b.index)]))
+      wrong("entry " + e.name + ": the weight " + m.weights[static_cast<size_t>(b.index)].name + " does not fit");
+    if (type.opaque || type.strides.size() != type.sizes.size()) wrong("entry " + e.name + ": the type of an input");
+    for (sym::Expr size : type.sizes)
+      if (size.kind() == sym::Kind::kVar) known.insert(std::string(size.name()));
+  }
+  // What a call is checked by is computed of the sizes of its tensors alone.
+  std::vector<sym::Expr> met;
+  for (const plan::InputSpec& in : p.inputs) {
+    for (sym::Expr size : in.type.sizes) sym::collect_vars(size, met);
+    for (sym::Expr stride : in.type.strides) sym::collect_vars(stride, met);
+  }
+  for (const sym::SizeGuard& g : e.guards) sym::collect_vars(g.a, met), sym::collect_vars(g.b, met);
+  for (sym::Expr v : met)
+    if (!known.contains(std::string(v.name()))) wrong("entry " + e.name + ": the size " + std::string(v.name()));
+  for (const Binding& b : e.results) {
+    if (b.kind == Kind::kValue) continue;
+    if (b.kind != Kind::kOutput) {
+      check_binding(m, e, b);
+    } else if (b.index < 0 || static_cast<size_t>(b.index) >= p.outputs.size()) {
+      wrong("entry " + e.name + ": a number is out of range");
+    }
+  }
+}
+
+bool writes_argument(const plan::Plan& p, size_t input) {
+  bool found = false;
+  for (const plan::Step& s : p.steps)
+    plan::for_each_write(s, [&](plan::TensorId t) {
+      const plan::Tensor& root = p.tensors[static_cast<size_t>(plan::root(p, t))];
+      found |= root.storage == plan::StorageKind::kInput && static_cast<size_t>(root.index) == input;
+    });
+  return found;
+}
+
+}  // namespace flashover::aot

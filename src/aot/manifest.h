@@ -1,0 +1,69 @@
+// What a package says of itself: its entries, what they take and give, its weights.
+//
+//   In        programs (plans with what stands for their inputs and results); or bytes that anybody may have written
+//   Out       bytes; or a Manifest whose numbers fit each other and the plans
+//   Promises  decode() gives what encode() was given, or throws UserError; check() throws UserError where an entry does
+//             not fit its plan
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/types.h"
+#include "plan/plan.h"
+#include "sym/environment.h"
+
+namespace flashover::aot {
+
+// Parameters, buffers and other tensors that belong to the program. In the section "weights", in their strides.
+struct Weight {
+  std::string name;
+  DType dtype = DType::kUndefined;
+  Device device;
+  std::vector<int64_t> sizes, strides;
+  uint64_t offset = 0, bytes = 0;  // in the section; a multiple of kWeightAlignment
+};
+constexpr uint64_t kWeightAlignment = 64;
+
+// What stands for an input of a plan, or for a leaf of a result.
+struct Binding {
+  enum class Kind : uint8_t { kArgument, kWeight, kOutput, kValue };  // the last two: results only
+  Kind kind = Kind::kArgument;
+  int32_t index = -1;  // of Entry::arguments, Manifest::weights, Plan::outputs
+  std::string value;   // kValue: JSON
+};
+
+// A leaf of the arguments.
+struct Argument {
+  std::string name;  // "x", "y['k']"
+  bool tensor = true;
+  std::string value;            // where it is none: JSON; a call must give this
+  int64_t storage_offset = -1;  // >= 0: the program counts from the start of the storage
+};
+
+struct Entry {
+  std::string name;
+  std::vector<std::string> plans;  // sections, the best first: one for each kind of machine
+  std::vector<Binding> inputs;     // by input of the plan
+  std::vector<Argument> arguments;
+  std::vector<Binding> results;
+  std::vector<sym::SizeGuard> guards;        // what holds of the size symbols in each call
+  std::string arguments_spec, results_spec;  // how the leaves make up what Python takes and gives: pytrees as JSON
+};
+
+struct Manifest {
+  std::string torch, flashover;  // versions that made it
+  std::vector<Weight> weights;
+  std::vector<Entry> entries;
+};
+
+std::string encode(const Manifest& m);
+Manifest decode(std::string_view bytes);
+sym::SizeGuard parse_guard(const std::string& relation, const std::string& a, const std::string& b);  // "<=", texts
+// weight_bytes: of the section.
+void check(const Manifest& m, uint64_t weight_bytes);
+void check(const Manifest& m, const Entry& e, const plan::Plan& p);
+bool writes_argument(const plan::Plan& p, size_t input);  // a step writes its memory
+
+}  // namespace flashover::aot

@@ -1,0 +1,68 @@
+// A package in this process: its weights mapped, its plans loaded, its entries ready to be called from any thread.
+//
+//   In        a package's file; tensors
+//   Out       result tensors; written arguments and weights written
+//   Promises  no Python, nothing of the compiler; everything of the file is checked before any of its code is mapped
+//             executable; a call is checked against what the program was made for before anything of it runs; weights
+//             that are exchanged while calls run are all old or all new in each call
+//   Declines  a file that is not whole, made for another machine or another torch (UserError); a call that does not fit
+//             (UserError); what operators raise passes through
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aot/manifest.h"
+
+namespace flashover::aot {
+
+class Container;
+class ByteSource;
+class LoadedEntry;
+
+struct LoadOptions {
+  bool verify_weights = true;  // look at every byte of the weights; everything else is always checked
+};
+
+class Package {
+ public:
+  static std::shared_ptr<Package> load(const std::string& path, const LoadOptions& options = {});
+  ~Package();
+  Package(const Package&) = delete;
+
+  const Manifest& manifest() const { return manifest_; }
+  size_t find(const std::string& entry) const;  // throws UserError that names those there are; "": the only one
+  const plan::Plan& plan(size_t entry) const;
+  // arguments: those that are tensors, in order. Results that are no tensors are undefined ones.
+  std::vector<at::Tensor> run(size_t entry, std::span<const at::Tensor> arguments) const;
+  // Weights by name -> their values, which are copied, for all calls that begin from now on.
+  void exchange(const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  std::vector<at::Tensor> weights() const;  // by Manifest::weights
+
+ private:
+  Package() = default;
+  using Weights = std::vector<at::Tensor>;
+  std::shared_ptr<const Weights> current() const {
+    const std::lock_guard lock(mutex_);
+    return weights_;
+  }
+  Manifest manifest_;
+  std::vector<std::unique_ptr<LoadedEntry>> entries_;
+  mutable std::mutex mutex_;
+  std::mutex exchanging_;
+  std::shared_ptr<const Weights> weights_;
+};
+
+// Everything that is checked of a package, with nothing mapped or loaded: what fuzz tests attack. The plans, by entry.
+Manifest check_package(std::shared_ptr<const ByteSource> source, std::vector<std::vector<plan::Plan>>* plans = nullptr);
+
+// weights: by Manifest::weights, whose names are set; the rest is filled in. plans: bytes (plan.h) by section name.
+void write_package(const std::string& path, Manifest manifest, const std::vector<at::Tensor>& weights,
+                   const std::vector<std::pair<std::string, std::string>>& plans);
+
+}  // namespace flashover::aot

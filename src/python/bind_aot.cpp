@@ -1,0 +1,168 @@
+// Packages: written from what flashover._package puts together, loaded and run.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "aot/container.h"
+#include "aot/package.h"
+#include "base/check.h"
+#include "entry/version.h"
+#include "python/bind.h"
+
+namespace flashover {
+namespace py = pybind11;
+namespace {
+
+using Kind = aot::Binding::Kind;
+
+at::Tensor tensor_of(const py::handle& o) {
+  if (!THPVariable_Check(o.ptr())) throw UserError("a tensor is needed");
+  return THPVariable_Unpack(o.ptr());
+}
+
+// ("argument", index) ("weight", index) ("output", index) ("value", text)
+aot::Binding binding_of(const py::handle& o) {
+  const auto pair = o.cast<std::pair<std::string, py::object>>();
+  if (pair.first == "value") return {Kind::kValue, -1, pair.second.cast<std::string>()};
+  const Kind kind = pair.first == "argument" ? Kind::kArgument : pair.first == "weight" ? Kind::kWeight : Kind::kOutput;
+  return {kind, pair.second.cast<int32_t>(), ""};
+}
+
+py::object to_python(const aot::Binding& b) {
+  static constexpr const char* kKinds[] = {"argument", "weight", "output", "value"};
+  if (b.kind == Kind::kValue) return py::make_tuple("value", b.value);
+  return py::make_tuple(kKinds[static_cast<size_t>(b.kind)], b.index);
+}
+
+aot::Entry entry_of(const py::dict& d) {
+  aot::Entry e;
+  e.name = d["name"].cast<std::string>();
+  e.plans = d["plans"].cast<std::vector<std::string>>();
+  for (const py::handle& b : d["inputs"]) e.inputs.push_back(binding_of(b));
+  for (const py::handle& a : d["arguments"]) {
+    const auto row = a.cast<std::tuple<std::string, bool, std::string, int64_t>>();
+    e.arguments.push_back({std::get<0>(row), std::get<1>(row), std::get<2>(row), std::get<3>(row)});
+  }
+  for (const py::handle& b : d["results"]) e.results.push_back(binding_of(b));
+  for (const py::handle& g : d["guards"]) {
+    const auto row = g.cast<std::tuple<std::string, std::string, std::string>>();
+    e.guards.push_back(aot::parse_guard(std::get<0>(row), std::get<1>(row), std::get<2>(row)));
+  }
+  e.arguments_spec = d["arguments_spec"].cast<std::string>();
+  e.results_spec = d["results_spec"].cast<std::string>();
+  return e;
+}
+
+void write(const std::string& path, const py::list& entries,
+           const std::vector<std::pair<std::string, py::object>>& weights,
+           const std::vector<std::pair<std::string, py::bytes>>& plans) {
+  aot::Manifest m;
+  m.flashover = version();
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : weights) {
+    m.weights.push_back({.name = name});
+    tensors.push_back(tensor_of(tensor));
+  }
+  for (const py::handle& e : entries) m.entries.push_back(entry_of(e.cast<py::dict>()));
+  std::vector<std::pair<std::string, std::string>> sections;
+  for (const auto& [name, bytes] : plans) sections.emplace_back(name, bytes);
+  const py::gil_scoped_release nogil;
+  aot::write_package(path, std::move(m), tensors, sections);
+}
+
+py::dict describe(const aot::Entry& e, const plan::Plan& p) {
+  py::dict d;
+  d["name"] = e.name;
+  py::list arguments, results, guards, inputs;
+  for (const aot::Argument& a : e.arguments) arguments.append(py::make_tuple(a.name, a.tensor, a.value));
+  for (const aot::Binding& b : e.results) results.append(to_python(b));
+  for (const sym::SizeGuard& g : e.guards) guards.append(sym::str(g));
+  for (size_t i = 0; i < e.inputs.size(); ++i)
+    inputs.append(py::make_tuple(to_python(e.inputs[i]), str(p.inputs[i].type)));
+  d["arguments"] = arguments;
+  d["results"] = results;
+  d["guards"] = guards;
+  d["inputs"] = inputs;
+  d["target"] = p.target;
+  d["kernels"] = p.kernels.size();
+  d["arguments_spec"] = e.arguments_spec;
+  d["results_spec"] = e.results_spec;
+  return d;
+}
+
+py::dict describe(const aot::Manifest& m, const std::vector<const plan::Plan*>& plans) {
+  py::dict d;
+  d["torch"] = m.torch;
+  d["flashover"] = m.flashover;
+  py::list weights, entries;
+  for (const aot::Weight& w : m.weights)
+    weights.append(py::make_tuple(w.name, info(w.dtype).name, w.sizes, w.offset, w.bytes));
+  for (size_t i = 0; i < m.entries.size(); ++i) entries.append(describe(m.entries[i], *plans[i]));
+  d["weights"] = weights;
+  d["entries"] = entries;
+  return d;
+}
+
+py::list run(const aot::Package& p, size_t entry, const std::vector<py::object>& given) {
+  std::vector<at::Tensor> arguments, results;
+  for (const py::object& t : given) arguments.push_back(tensor_of(t));
+  {
+    const py::gil_scoped_release nogil;
+    results = p.run(entry, arguments);
+  }
+  py::list out;
+  for (at::Tensor& t : results)
+    out.append(t.defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t))) : py::none());
+  return out;
+}
+
+}  // namespace
+
+void bind_aot(py::module_& m) {
+  py::class_<aot::Package, std::shared_ptr<aot::Package>>(m, "Package")
+      .def_static(
+          "load",
+          [](const std::string& path, bool verify) {
+            const py::gil_scoped_release nogil;
+            return aot::Package::load(path, {.verify_weights = verify});
+          },
+          py::arg("path"), py::arg("verify") = true)
+      .def("describe",
+           [](const aot::Package& p) {
+             std::vector<const plan::Plan*> plans;
+             for (size_t i = 0; i < p.manifest().entries.size(); ++i) plans.push_back(&p.plan(i));
+             return describe(p.manifest(), plans);
+           })
+      .def("run", &run, py::arg("entry"), py::arg("arguments"))
+      .def("weights",
+           [](const aot::Package& p) {
+             py::dict d;
+             std::vector<at::Tensor> weights = p.weights();
+             for (size_t i = 0; i < weights.size(); ++i)
+               d[py::str(p.manifest().weights[i].name)] =
+                   py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(weights[i])));
+             return d;
+           })
+      .def("exchange", [](aot::Package& p, const std::map<std::string, py::object>& given) {
+        std::vector<std::pair<std::string, at::Tensor>> weights;
+        for (const auto& [name, t] : given) weights.emplace_back(name, tensor_of(t));
+        const py::gil_scoped_release nogil;
+        p.exchange(weights);
+      });
+  m.def("write_package", &write, py::arg("path"), py::arg("entries"), py::arg("weights"), py::arg("plans"));
+  m.def(
+      "describe_package",
+      [](const std::string& path) {
+        std::vector<std::vector<plan::Plan>> plans;
+        const aot::Manifest manifest = aot::check_package(aot::open_file(path), &plans);
+        std::vector<const plan::Plan*> first;
+        for (const auto& of_entry : plans) first.push_back(&of_entry[0]);
+        return describe(manifest, first);
+      },
+      "What a package says of itself; nothing of it is run.");
+  m.def(
+      "check_package", [](const py::bytes& bytes) { aot::check_package(aot::in_memory(std::string_view(bytes))); },
+      "Throws where these bytes are no package. For tests.");
+}
+
+}  // namespace flashover

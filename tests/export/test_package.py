@@ -1,0 +1,284 @@
+"""flashover.package and flashover.load: the compiled program's results bit for bit, from one file that is checked."""
+
+import copy
+import os
+import random
+import stat
+import struct
+import threading
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from small_models import MODELS
+from torch.export import Dim
+
+import flashover
+from flashover import _C, exc
+
+
+def assert_equal_bits(got, want):
+    (a, spec), (b, other) = pytree.tree_flatten(got), pytree.tree_flatten(want)
+    assert spec == other
+    for x, y in zip(a, b, strict=True):
+        if isinstance(y, torch.Tensor):
+            assert torch.equal(x, y) and x.stride() == y.stride() and x.dtype == y.dtype
+        else:
+            assert x == y
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 3)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("calls", torch.zeros(3), persistent=False)
+
+    def forward(self, x, scale=2, *, more=None):
+        self.calls.add_(1)
+        z = self.norm(self.lin(x)) * scale
+        return {"sum": z + more["k"], "flat": z.reshape(-1), "given": x, "plain": (None, 3)}
+
+
+def call_of(n):
+    return (torch.randn(n, 4),), {"more": {"k": torch.randn(n, 3)}}
+
+
+@pytest.fixture
+def net(tmp_path):
+    model, batch = Net(), Dim("batch", max=100)
+    program = flashover.export(model, *call_of(5), dynamic_shapes={"x": {0: batch}, "more": {"k": {0: batch}}})
+    path = tmp_path / "net.flash"
+    flashover.package(program, path)
+    return model, path
+
+
+def test_results_and_written_buffers_are_the_compiled_ones_bit_for_bit(net):
+    model, path = net
+    loaded, jit = flashover.load(path), flashover.compile(copy.deepcopy(model), dynamic=True)
+    with torch.no_grad():
+        for n in (5, 9, 2):
+            args, kwargs = call_of(n)
+            assert_equal_bits(loaded(*args, **kwargs), jit(*args, **kwargs))
+    weights = loaded.weights()
+    assert torch.equal(weights["calls"], torch.full((3,), 3.0))
+    assert torch.equal(weights["norm.running_mean"], jit.norm.running_mean)
+    assert torch.equal(flashover.load(path).weights()["calls"], torch.zeros(3)), "the file was written"
+
+
+def test_calls_that_do_not_fit_are_errors_before_anything_runs(net):
+    loaded = flashover.load(net[1])
+
+    def call(n, m=None, scale=None, dtype=torch.float32):
+        (x,), kwargs = call_of(n)
+        kwargs["more"]["k"] = torch.randn(n if m is None else m, 3)
+        return loaded(x.to(dtype), **kwargs) if scale is None else loaded(x, scale, **kwargs)
+
+    for arguments, message in (
+        ((1,), "s0 != 1"),
+        ((101,), "s0 <= 100"),
+        ((5, 6), "with size 6 in dimension 0"),
+        ((5, None, 3), "takes arguments like"),
+        ((5, None, None, torch.float64), "must be f32"),
+    ):
+        with pytest.raises(exc.UserError, match=message):
+            call(*arguments)
+    assert torch.equal(loaded.weights()["calls"], torch.zeros(3))
+
+
+def test_constants_are_part_of_the_program(tmp_path):
+    program = flashover.export(lambda x, n: x * n, (torch.ones(3), 4))
+    flashover.package(program, tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    assert torch.equal(loaded(torch.ones(3), 4), torch.full((3,), 4.0))
+    with pytest.raises(exc.UserError, match="n is 4 in the program, not 5"):
+        loaded(torch.ones(3), 5)
+
+
+def test_entries_share_weights(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()
+    one = flashover.export(model, (torch.randn(1, 64),))
+    many = flashover.export(model, (torch.randn(4, 64),), dynamic_shapes=[{0: Dim("n", min=2)}])
+    flashover.package({"one": one, "many": many}, tmp_path / "both.flash")
+    flashover.package(one, tmp_path / "one.flash")
+    loaded = flashover.load(tmp_path / "both.flash")
+    assert set(loaded.weights()) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    bytes_of = sum(p.numel() * 4 for p in model.parameters())
+    both, single = (os.path.getsize(tmp_path / f) for f in ("both.flash", "one.flash"))
+    assert both - single < bytes_of
+    x, y = torch.randn(1, 64), torch.randn(7, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded["one"](x), model(x))
+        torch.testing.assert_close(loaded["many"](y), model(y))
+    with pytest.raises(exc.UserError, match="one, many"):
+        loaded(x)
+    with pytest.raises(KeyError, match="there are one, many"):
+        loaded["two"]
+
+
+def test_a_program_of_torch_export(tmp_path):
+    model = Net().eval()
+    batch = Dim("batch", min=2, max=100)
+    args, kwargs = call_of(5)
+    program = torch.export.export(model, args, kwargs, dynamic_shapes={"x": {0: batch}, "more": {"k": {0: batch}}})
+    flashover.package(program, tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    for n in (3, 100):
+        args, kwargs = call_of(n)
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(*args, **kwargs), model(*args, **kwargs))
+
+
+def test_sizes_that_were_said_to_be_equal_are_asked_for(tmp_path):
+    half = Dim("half", max=50)
+    args = torch.randn(4, 2), torch.randn(8, 2)
+    program = flashover.export(lambda x, y: (x * 2, y + 1), args, dynamic_shapes=[{0: half}, {0: 2 * half}])
+    flashover.package(program, tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    assert loaded(torch.randn(3, 2), torch.randn(6, 2))[1].shape == (6, 2)
+    with pytest.raises(exc.UserError, match="alone"):
+        loaded(torch.randn(3, 2), torch.randn(5, 2))
+
+
+def test_other_strides_are_copied_and_written_arguments_must_fit(tmp_path):
+    def f(x, y):
+        y.add_(1)
+        return x * 2 + y
+
+    flashover.package(flashover.export(f, (torch.randn(3, 4), torch.randn(3, 4))), tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    x, y = torch.randn(4, 3).t(), torch.zeros(3, 4)
+    assert torch.equal(loaded(x, y), x * 2 + 1) and torch.equal(y, torch.ones(3, 4))
+    with pytest.raises(exc.UserError, match="since it is written"):
+        loaded(y, torch.zeros(4, 3).t())
+    with pytest.raises(exc.UserError, match="shares memory"):
+        loaded(y, y)
+    assert torch.equal(y, torch.ones(3, 4))
+
+
+def test_weights_are_exchanged_as_a_whole(tmp_path):
+    """Eight threads serve while weights change; each result is of one set."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16, bias=False), torch.nn.Linear(16, 16, bias=False)).eval()
+    flashover.package(flashover.export(model, (torch.ones(1, 16),)), tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    names, eye, x = list(loaded.weights()), torch.eye(16), torch.ones(1, 16)
+    loaded.exchange(dict.fromkeys(names, eye))
+    seen, stop, failures = set(), threading.Event(), []
+
+    def serve():
+        try:
+            while not stop.is_set():
+                seen.add(float(loaded(x)[0, 0]))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=serve) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for i in range(300):
+        loaded.exchange(dict.fromkeys(names, eye * (1 + i % 2)))
+    stop.set()
+    for t in threads:
+        t.join()
+    assert not failures and seen <= {1.0, 4.0}
+    with pytest.raises(exc.UserError, match="no weight"):
+        loaded.exchange({"other": eye})
+    with pytest.raises(exc.UserError, match="other sizes"):
+        loaded.exchange({names[0]: torch.ones(2)})
+
+
+def test_a_program_that_counts_from_the_start_of_a_storage(tmp_path):
+    def f(x):
+        return x.as_strided((2, 2), (2, 1), 1) * 2
+
+    flashover.package(flashover.export(f, (torch.arange(8.0),)), tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    x = torch.randn(8)
+    assert torch.equal(loaded(x), f(x))
+    with pytest.raises(exc.UserError, match="offset 0 of its storage"):
+        loaded(torch.randn(9)[1:])
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_models(name, tmp_path):
+    model, args = MODELS[name]()
+    model = model.eval()
+    if hasattr(model, "config"):
+        model.config.use_cache = False  # a DynamicCache is no pytree
+    flashover.package(flashover.export(model, args), tmp_path / "p.flash")
+    loaded, jit = flashover.load(tmp_path / "p.flash"), flashover.compile(model)
+    with torch.no_grad():
+        assert_equal_bits(loaded(*args), jit(*args))
+
+
+# ---- files that anybody may have written ----
+def test_what_a_package_says_of_itself_without_running_anything(net):
+    info = flashover.package_info(net[1])
+    (entry,) = info["entries"]
+    assert [name for name, *_ in entry["arguments"]] == ["x", "more['k']"]
+    assert "s0 <= 100" in entry["guards"] and "x86-64" in entry["target"]
+    assert {name for name, *_ in info["weights"]} >= {"lin.weight", "norm.running_var"}
+    assert "x: f32[s0,4]" in repr(flashover.load(net[1]))
+
+
+def test_a_file_that_was_changed_anywhere_is_refused(net):
+    whole = net[1].read_bytes()
+    _C.check_package(whole)
+    random.seed(0)
+    for _ in range(300):
+        at = random.randrange(len(whole) - 4096)  # (the weights come last: load() looks at their bytes)
+        changed = bytearray(whole)
+        changed[at] ^= 1 << random.randrange(8)
+        with pytest.raises(exc.UserError, match=r"damaged|no package|format"):
+            _C.check_package(bytes(changed))
+    for size in (0, 1, 47, 48, 100, 4096, len(whole) // 2, len(whole) - 1):
+        with pytest.raises(exc.UserError, match=r"damaged|no package"):
+            _C.check_package(whole[:size])
+    with pytest.raises(exc.UserError, match="damaged"):
+        _C.check_package(whole + b"\0")
+
+
+def test_changed_weights_are_seen_by_their_checksum(net, tmp_path):
+    changed = bytearray(net[1].read_bytes())
+    changed[-9] ^= 1
+    other = tmp_path / "other.flash"
+    other.write_bytes(changed)
+    with pytest.raises(exc.UserError, match="wrong checksum of the section weights"):
+        flashover.load(other)
+    assert flashover.load(other, verify=False)
+
+
+def test_a_format_of_another_version(net, tmp_path):
+    changed = bytearray(net[1].read_bytes())
+    changed[8:12] = struct.pack("<I", 99)
+    other = tmp_path / "other.flash"
+    other.write_bytes(changed)
+    with pytest.raises(exc.UserError, match="has format 99"):
+        flashover.load(other)
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(exc.UserError, match="cannot open"):
+        flashover.load(tmp_path / "missing.flash")
+    with pytest.raises(exc.UserError, match="no regular file"):
+        flashover.load(tmp_path)
+    (tmp_path / "text").write_text("hello" * 100)
+    with pytest.raises(exc.UserError, match="no package"):
+        flashover.load(tmp_path / "text")
+
+
+def test_a_file_is_replaced_as_a_whole(net):
+    path = net[1]
+    before = path.read_bytes()
+    with pytest.raises(exc.UserError, match="cannot write"):
+        flashover.package(flashover.export(lambda x: x * 2, (torch.ones(2),)), path / "inside")
+    assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == [path.name]
+    assert stat.S_IMODE(path.stat().st_mode) & 0o133 == 0
+
+
+def test_containers_that_name_modules_are_refused(tmp_path):
+    from collections import defaultdict
+
+    program = flashover.export(lambda x: defaultdict(list, {"a": x * 2}), (torch.ones(2),))
+    with pytest.raises(exc.UserError, match="defaultdict"):
+        flashover.package(program, tmp_path / "p.flash")
