@@ -12,7 +12,7 @@
 
 namespace flashover::aot {
 
-LoadedEntry::LoadedEntry(const Manifest& manifest, const Entry& entry, plan::Plan plan)
+LoadedEntry::LoadedEntry(const Manifest& manifest, const PackagedEntry& entry, plan::Plan plan)
     : manifest_(manifest), entry_(entry) {
   for (const Argument& a : entry.arguments) position_.push_back(a.tensor ? static_cast<int32_t>(tensors_++) : -1);
   for (size_t i = 0; i < plan.inputs.size(); ++i) {

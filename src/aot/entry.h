@@ -14,7 +14,7 @@ namespace flashover::aot {
 class LoadedEntry {
  public:
   // manifest, entry: outlive it. The plan was checked to fit them.
-  LoadedEntry(const Manifest& manifest, const Entry& entry, plan::Plan plan);
+  LoadedEntry(const Manifest& manifest, const PackagedEntry& entry, plan::Plan plan);
   const plan::Plan& plan() const { return executable_->plan(); }
   bool writes_weight(size_t weight) const;
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& weights, std::span<const at::Tensor> arguments) const;
@@ -40,8 +40,8 @@ class LoadedEntry {
   void check_shared(const std::vector<at::Tensor>& inputs) const;
 
   const Manifest& manifest_;
-  const Entry& entry_;
-  std::vector<int32_t> position_;  // by Entry::arguments: among those that are tensors, or -1
+  const PackagedEntry& entry_;
+  std::vector<int32_t> position_;  // by PackagedEntry::arguments: among those that are tensors, or -1
   size_t tensors_ = 0;
   std::vector<sym::Expr> symbols_;  // by slot
   std::vector<Input> inputs_;

@@ -60,7 +60,7 @@ Weight read_weight(ByteReader& r) {
   return t;
 }
 
-void write(ByteWriter& w, const Entry& e) {
+void write(ByteWriter& w, const PackagedEntry& e) {
   w.text(e.name);
   w.list(e.plans, [&](const std::string& s) { w.text(s); });
   w.list(e.inputs, [&](const Binding& b) { write(w, b); });
@@ -80,8 +80,8 @@ void write(ByteWriter& w, const Entry& e) {
   w.text(e.results_spec);
 }
 
-Entry read_entry(ByteReader& r) {
-  Entry e;
+PackagedEntry read_entry(ByteReader& r) {
+  PackagedEntry e;
   e.name = r.text();
   e.plans = r.list<std::string>(1, [&] { return r.text(); });
   e.inputs = r.list<Binding>(3, [&] { return read_binding(r); });
@@ -121,7 +121,7 @@ uint64_t span_of(const Weight& t) {
   return empty ? 0 : static_cast<uint64_t>(last);
 }
 
-void check_binding(const Manifest& m, const Entry& e, const Binding& b) {
+void check_binding(const Manifest& m, const PackagedEntry& e, const Binding& b) {
   using Kind = Binding::Kind;
   const size_t most = b.kind == Kind::kArgument ? e.arguments.size() : m.weights.size();
   if (b.index < 0 || static_cast<size_t>(b.index) >= most) wrong("entry " + e.name + ": a number is out of range");
@@ -145,7 +145,7 @@ std::string encode(const Manifest& m) {
   w.text(m.torch);
   w.text(m.flashover);
   w.list(m.weights, [&](const Weight& t) { write(w, t); });
-  w.list(m.entries, [&](const Entry& e) { write(w, e); });
+  w.list(m.entries, [&](const PackagedEntry& e) { write(w, e); });
   return std::move(w.out);
 }
 
@@ -156,7 +156,7 @@ Manifest decode(std::string_view bytes) {
     m.torch = r.text();
     m.flashover = r.text();
     m.weights = r.list<Weight>(7, [&] { return read_weight(r); });
-    m.entries = r.list<Entry>(8, [&] { return read_entry(r); });
+    m.entries = r.list<PackagedEntry>(8, [&] { return read_entry(r); });
   } catch (const InternalError& e) {  // an expression that overflows
     wrong(e.what());
   }
@@ -181,14 +181,14 @@ void check(const Manifest& m, uint64_t weight_bytes) {
       wrong("the weight " + t.name + " does not lie in its section");
   }
   names.clear();
-  for (const Entry& e : m.entries) {
+  for (const PackagedEntry& e : m.entries) {
     if (!names.insert(e.name).second) wrong("two entries are named " + e.name);
     if (e.plans.empty()) wrong("entry " + e.name + " has no plan");
   }
   if (m.entries.empty()) wrong("it has no entries");
 }
 
-void check(const Manifest& m, const Entry& e, const plan::Plan& p) {
+void check(const Manifest& m, const PackagedEntry& e, const plan::Plan& p) {
   using Kind = Binding::Kind;
   if (e.inputs.size() != p.inputs.size()) wrong("entry " + e.name + " has another number of inputs than its plan");
   std::set<std::string> known;

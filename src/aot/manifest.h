@@ -30,7 +30,7 @@ constexpr uint64_t kWeightAlignment = 64;
 struct Binding {
   enum class Kind : uint8_t { kArgument, kWeight, kOutput, kValue };  // the last two: results only
   Kind kind = Kind::kArgument;
-  int32_t index = -1;  // of Entry::arguments, Manifest::weights, Plan::outputs
+  int32_t index = -1;  // of PackagedEntry::arguments, Manifest::weights, Plan::outputs
   std::string value;   // kValue: JSON
 };
 
@@ -42,7 +42,7 @@ struct Argument {
   int64_t storage_offset = -1;  // >= 0: the program counts from the start of the storage
 };
 
-struct Entry {
+struct PackagedEntry {
   std::string name;
   std::vector<std::string> plans;  // sections, the best first: one for each kind of machine
   std::vector<Binding> inputs;     // by input of the plan
@@ -55,7 +55,7 @@ struct Entry {
 struct Manifest {
   std::string torch, flashover;  // versions that made it
   std::vector<Weight> weights;
-  std::vector<Entry> entries;
+  std::vector<PackagedEntry> entries;
 };
 
 std::string encode(const Manifest& m);
@@ -63,7 +63,7 @@ Manifest decode(std::string_view bytes);
 sym::SizeGuard parse_guard(const std::string& relation, const std::string& a, const std::string& b);  // "<=", texts
 // weight_bytes: of the section.
 void check(const Manifest& m, uint64_t weight_bytes);
-void check(const Manifest& m, const Entry& e, const plan::Plan& p);
+void check(const Manifest& m, const PackagedEntry& e, const plan::Plan& p);
 bool writes_argument(const plan::Plan& p, size_t input);  // a step writes its memory
 
 }  // namespace flashover::aot

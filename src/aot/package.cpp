@@ -48,7 +48,7 @@ std::vector<at::Tensor> map_weights(const Container& file, const Manifest& m, bo
 }
 
 // The first plan that this machine can run.
-std::unique_ptr<LoadedEntry> load_entry(const Manifest& m, const Entry& e, std::vector<plan::Plan> plans) {
+std::unique_ptr<LoadedEntry> load_entry(const Manifest& m, const PackagedEntry& e, std::vector<plan::Plan> plans) {
   std::string why;
   for (plan::Plan& p : plans) {
     const std::string target = p.target;
@@ -112,7 +112,7 @@ std::vector<std::string_view> lay_out(Manifest& m, const std::vector<at::Tensor>
   return pieces;
 }
 
-void find_written(const Entry& e, const plan::Plan& p, std::set<int32_t>& written) {
+void find_written(const PackagedEntry& e, const plan::Plan& p, std::set<int32_t>& written) {
   for (size_t i = 0; i < e.inputs.size(); ++i)
     if (e.inputs[i].kind == Binding::Kind::kWeight && writes_argument(p, i)) written.insert(e.inputs[i].index);
 }
@@ -138,7 +138,7 @@ Manifest check_container(const Container& file, std::vector<std::vector<plan::Pl
   Manifest m = decode(file.read(file.find(kManifestSection)));
   check_versions(m);
   check(m, file.find(kWeightSection).size);
-  for (const Entry& e : m.entries) {
+  for (const PackagedEntry& e : m.entries) {
     std::vector<plan::Plan> of_entry;
     for (const std::string& section : e.plans) {
       of_entry.push_back(plan::deserialize(file.read(file.find(section))));
@@ -155,7 +155,7 @@ Manifest check_package(std::shared_ptr<const ByteSource> source, std::vector<std
   return check_container(Container(std::move(source)), plans);
 }
 
-std::shared_ptr<Package> Package::load(const std::string& path, const LoadOptions& options) {
+std::shared_ptr<Package> Package::load(const std::string& path, const OpenOptions& options) {
   static std::once_flag once;
   std::call_once(once, [] { cpu::register_operators(); });
   std::shared_ptr<Package> p(new Package);
@@ -218,7 +218,7 @@ void write_package(const std::string& path, Manifest manifest, const std::vector
   std::set<int32_t> written;
   std::vector<at::Tensor> tensors;
   for (const at::Tensor& t : weights) tensors.push_back(packed(t));
-  for (const Entry& e : manifest.entries)
+  for (const PackagedEntry& e : manifest.entries)
     for (const auto& [section, bytes] : plans)
       if (std::ranges::find(e.plans, section) != e.plans.end()) find_written(e, plan::deserialize(bytes), written);
   check_apart(manifest, weights, written);
@@ -226,7 +226,7 @@ void write_package(const std::string& path, Manifest manifest, const std::vector
   for (size_t i = 0; i < weights.size(); ++i)
     manifest.weights[i].device.type = aten::from_aten(weights[i].device()).type;
   check(manifest, total(pieces));
-  for (const Entry& e : manifest.entries)
+  for (const PackagedEntry& e : manifest.entries)
     for (const auto& [section, bytes] : plans)
       if (std::ranges::find(e.plans, section) != e.plans.end()) check(manifest, e, plan::deserialize(bytes));
   const std::string head = encode(manifest);

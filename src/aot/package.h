@@ -25,13 +25,13 @@ class Container;
 class ByteSource;
 class LoadedEntry;
 
-struct LoadOptions {
+struct OpenOptions {
   bool verify_weights = true;  // look at every byte of the weights; everything else is always checked
 };
 
 class Package {
  public:
-  static std::shared_ptr<Package> load(const std::string& path, const LoadOptions& options = {});
+  static std::shared_ptr<Package> load(const std::string& path, const OpenOptions& options = {});
   ~Package();
   Package(const Package&) = delete;
 

@@ -34,8 +34,8 @@ py::object to_python(const aot::Binding& b) {
   return py::make_tuple(kKinds[static_cast<size_t>(b.kind)], b.index);
 }
 
-aot::Entry entry_of(const py::dict& d) {
-  aot::Entry e;
+aot::PackagedEntry entry_of(const py::dict& d) {
+  aot::PackagedEntry e;
   e.name = d["name"].cast<std::string>();
   e.plans = d["plans"].cast<std::vector<std::string>>();
   for (const py::handle& b : d["inputs"]) e.inputs.push_back(binding_of(b));
@@ -70,7 +70,7 @@ void write(const std::string& path, const py::list& entries,
   aot::write_package(path, std::move(m), tensors, sections);
 }
 
-py::dict describe(const aot::Entry& e, const plan::Plan& p) {
+py::dict describe(const aot::PackagedEntry& e, const plan::Plan& p) {
   py::dict d;
   d["name"] = e.name;
   py::list arguments, results, guards, inputs;
