@@ -15,7 +15,7 @@ namespace {
 
 using Kind = aot::Binding::Kind;
 
-at::Tensor tensor_of(const py::handle& o) {
+at::Tensor given_tensor(const py::handle& o) {
   if (!THPVariable_Check(o.ptr())) throw UserError("a tensor is needed");
   return THPVariable_Unpack(o.ptr());
 }
@@ -61,7 +61,7 @@ void write(const std::string& path, const py::list& entries,
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : weights) {
     m.weights.push_back({.name = name});
-    tensors.push_back(tensor_of(tensor));
+    tensors.push_back(given_tensor(tensor));
   }
   for (const py::handle& e : entries) m.entries.push_back(entry_of(e.cast<py::dict>()));
   std::vector<std::pair<std::string, std::string>> sections;
@@ -70,7 +70,7 @@ void write(const std::string& path, const py::list& entries,
   aot::write_package(path, std::move(m), tensors, sections);
 }
 
-py::dict describe(const aot::PackagedEntry& e, const plan::Plan& p) {
+py::dict describe_part(const aot::PackagedEntry& e, const plan::Plan& p) {
   py::dict d;
   d["name"] = e.name;
   py::list arguments, results, guards, inputs;
@@ -90,14 +90,14 @@ py::dict describe(const aot::PackagedEntry& e, const plan::Plan& p) {
   return d;
 }
 
-py::dict describe(const aot::Manifest& m, const std::vector<const plan::Plan*>& plans) {
+py::dict describe_part(const aot::Manifest& m, const std::vector<const plan::Plan*>& plans) {
   py::dict d;
   d["torch"] = m.torch;
   d["flashover"] = m.flashover;
   py::list weights, entries;
   for (const aot::Weight& w : m.weights)
     weights.append(py::make_tuple(w.name, info(w.dtype).name, w.sizes, w.offset, w.bytes));
-  for (size_t i = 0; i < m.entries.size(); ++i) entries.append(describe(m.entries[i], *plans[i]));
+  for (size_t i = 0; i < m.entries.size(); ++i) entries.append(describe_part(m.entries[i], *plans[i]));
   d["weights"] = weights;
   d["entries"] = entries;
   return d;
@@ -105,7 +105,7 @@ py::dict describe(const aot::Manifest& m, const std::vector<const plan::Plan*>& 
 
 py::list run(const aot::Package& p, size_t entry, const std::vector<py::object>& given) {
   std::vector<at::Tensor> arguments, results;
-  for (const py::object& t : given) arguments.push_back(tensor_of(t));
+  for (const py::object& t : given) arguments.push_back(given_tensor(t));
   {
     const py::gil_scoped_release nogil;
     results = p.run(entry, arguments);
@@ -131,7 +131,7 @@ void bind_aot(py::module_& m) {
            [](const aot::Package& p) {
              std::vector<const plan::Plan*> plans;
              for (size_t i = 0; i < p.manifest().entries.size(); ++i) plans.push_back(&p.plan(i));
-             return describe(p.manifest(), plans);
+             return describe_part(p.manifest(), plans);
            })
       .def("run", &run, py::arg("entry"), py::arg("arguments"))
       .def("weights",
@@ -145,7 +145,7 @@ void bind_aot(py::module_& m) {
            })
       .def("exchange", [](aot::Package& p, const std::map<std::string, py::object>& given) {
         std::vector<std::pair<std::string, at::Tensor>> weights;
-        for (const auto& [name, t] : given) weights.emplace_back(name, tensor_of(t));
+        for (const auto& [name, t] : given) weights.emplace_back(name, given_tensor(t));
         const py::gil_scoped_release nogil;
         p.exchange(weights);
       });
@@ -157,7 +157,7 @@ void bind_aot(py::module_& m) {
         const aot::Manifest manifest = aot::check_package(aot::open_file(path), &plans);
         std::vector<const plan::Plan*> first;
         for (const auto& of_entry : plans) first.push_back(&of_entry[0]);
-        return describe(manifest, first);
+        return describe_part(manifest, first);
       },
       "What a package says of itself; nothing of it is run.");
   m.def(
