@@ -235,6 +235,13 @@ class KernelBuilder : public RealisedValues {
     double bytes;
     bool store;
   };
+  // Is u, outside of v, one loop with it in every access? (The points of a kernel of 3 x 3 are nine lanes.)
+  static bool run_as_one(const std::vector<Weighted>& accesses, sym::Expr u, sym::Expr v) {
+    return !(u == v) && std::all_of(accesses.begin(), accesses.end(), [&](const Weighted& a) {
+      const auto outer = sym::coefficient(a.address, u), inner = sym::coefficient(a.address, v);
+      return outer && inner && *outer == *inner * extent_of(v);
+    });
+  }
   void choose_order() {
     std::vector<Weighted> accesses;
     for (int32_t i : g_.nodes) {
@@ -257,7 +264,8 @@ class KernelBuilder : public RealisedValues {
         auto c = sym::coefficient(a.address, v.var);
         if (!c || !only_sizes(*c) || c->is_const(0)) continue;
         const double w = a.bytes * (a.store ? 1.5 : 1);
-        if (c->is_const(1)) unit[v.var.name()] += w;
+        // Loads across the lanes are turned round in registers, stores are not.
+        if (c->is_const(1)) unit[v.var.name()] += a.store ? 2 * w : w;
         key[v.var.name()] += w * std::log2(1.0 + typical_stride(*c));
         weight += w;
       }
@@ -273,8 +281,11 @@ class KernelBuilder : public RealisedValues {
       sym::Expr result = 0;
       double most = -1;
       for (sym::Expr v : vars) {
-        // Lanes need company: a contiguous loop of three is worth less than it says.
-        double score = unit[v.name()] * std::min(1.0, typical_extent(v) / 8);
+        // Lanes need company: a contiguous loop of three is worth less than it says, unless another goes on where it ends.
+        double extent = typical_extent(v);
+        for (sym::Expr u : vars)
+          if (run_as_one(accesses, u, v)) extent *= typical_extent(u);
+        double score = unit[v.name()] * std::min(1.0, extent / 8);
         if (score > most) most = score, result = v;
       }
       return std::pair(result, most);
@@ -288,6 +299,14 @@ class KernelBuilder : public RealisedValues {
                : inner.empty() || (!rows.empty() && row_score > inner_score) ? Vector::kOuter
                                                                              : Vector::kInner;
     sorted(rows, k.vector == Vector::kOuter ? best_row : sym::Expr(0));
+    if (k.vector == Vector::kOuter)  // what runs as one with the last loop stands beside it
+      for (size_t end = rows.size(); end-- > 1;) {
+        const auto last = rows.begin() + static_cast<std::ptrdiff_t>(end);
+        const auto u =
+            std::find_if(rows.begin(), last, [&](sym::Expr row) { return run_as_one(accesses, row, *last); });
+        if (u == last) break;
+        std::rotate(u, u + 1, last);
+      }
     for (sym::Expr v : rows) k.outer.push_back({v, extent_of(v)});
     for (size_t s = 0; s < stage_vars_.size(); ++s)
       if (!stage_ordered_[s])
