@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--torch", action="store_true", help="torch.compile's options and configuration, as they count"
     )
+    command("runtime", _cli.runtime, "where the C++ runtime for packages lies: CMAKE_PREFIX_PATH for find_package")
     explain = command("explain", _script.explain, "runs a program and says what became of what it compiles")
     explain.add_argument("--save", metavar="FOLDER", help="write the report there, too: index.html and more")
     doctor = command("doctor", _doctor.doctor, "runs a program and lists what costs time, with patches of its source")

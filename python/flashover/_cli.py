@@ -1,4 +1,4 @@
-"""Commands that run no program: env, cache, options."""
+"""Commands that run no program: env, cache, options, runtime."""
 
 from __future__ import annotations
 
@@ -57,6 +57,15 @@ def _facts() -> Iterator[tuple[str, str]]:
 def env(_: argparse.Namespace) -> int:
     for name, value in _facts():
         print(f"{name:10} {value}")
+    return 0
+
+
+def runtime(_: argparse.Namespace) -> int:
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "runtime")
+    if not os.path.exists(os.path.join(folder, "lib", "libflashover_runtime.so")):
+        print("the runtime is not built: ./x build flashover_runner", file=sys.stderr)
+        return 1
+    print(folder)
     return 0
 
 

@@ -187,6 +187,34 @@ def test_weights_are_exchanged_as_a_whole(tmp_path):
         loaded.exchange({names[0]: torch.ones(2)})
 
 
+def test_a_training_step(tmp_path):
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+
+        def forward(self, x, y):
+            parameters = list(self.model.parameters())
+            with torch.enable_grad():
+                loss = torch.nn.functional.mse_loss(self.model(x), y)
+                gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for p, g in zip(parameters, gradients, strict=True):
+                    p.sub_(0.1 * g)
+            return loss.detach(), gradients
+
+    step, batch = Step(), {0: Dim("batch", min=2)}
+    want = copy.deepcopy(step)
+    program = flashover.export(step, (torch.randn(5, 4), torch.randn(5, 2)), dynamic_shapes=[batch, batch])
+    flashover.package(program, tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    for n in (5, 7, 3):
+        args = torch.randn(n, 4), torch.randn(n, 2)
+        torch.testing.assert_close(loaded(*args), want(*args))
+    for name, parameter in want.named_parameters():
+        torch.testing.assert_close(loaded.weights()[name], parameter.detach())
+
+
 def test_a_program_that_counts_from_the_start_of_a_storage(tmp_path):
     def f(x):
         return x.as_strided((2, 2), (2, 1), 1) * 2
