@@ -1,9 +1,10 @@
-/* Programs packaged by flashover.package, run without Python: a small C ABI.
- *
- * Functions that may fail return 0 when they did not; then flashover_last_error() says what happened. A package may be
- * called from several threads at once. It is machine code that this process runs: load what you trust.
- *
- * Numbers of this header never change their meaning; what is added gets new names. */
+// Programs packaged by flashover.package, run without Python: a small C ABI (C99).
+//
+//   In        a package's file; tensors: memory of the caller's, with sizes
+//   Out       result tensors, which own their memory
+//   Promises  functions that may fail return 0 when they did not, and else flashover_last_error() says what happened;
+//             a package may be called from several threads at once; numbers and names here keep their meaning
+//   Declines  what aot/package.h declines. A package is machine code that this process runs: load what you trust
 #ifndef FLASHOVER_H
 #define FLASHOVER_H
 #include <stddef.h>
