@@ -1,4 +1,4 @@
-# find_package(Flashover): the target Flashover::runtime, headers <flashover/flashover.h> and <flashover/flashover.hpp>.
+# find_package(Flashover): the target Flashover::runtime, headers <flashover/flashover.h> and <flashover/program.hpp>.
 # CMAKE_PREFIX_PATH is what `python -m flashover runtime` prints.
 get_filename_component(_flashover "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET Flashover::runtime)

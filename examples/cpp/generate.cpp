@@ -1,7 +1,7 @@
 // Greedy generation without Python: a package of a language model (token ids in, logits out, both of any length).
 //
 //   generate MODEL.flash 16 1 5 9      sixteen tokens behind the prompt 1 5 9
-#include <flashover/flashover.hpp>
+#include <flashover/program.hpp>
 
 #include <algorithm>
 #include <cstdio>

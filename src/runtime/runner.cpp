@@ -1,5 +1,5 @@
-// flashover-run: a package from the command line, with arrays in .npy files. A user of flashover.hpp like any other.
-#include <flashover/flashover.hpp>
+// flashover-run: a package from the command line, with arrays in .npy files. A user of program.hpp like any other.
+#include <flashover/program.hpp>
 
 #include <algorithm>
 #include <charconv>
