@@ -183,7 +183,8 @@ def compile(
     fullgraph: raise exc.Unsupported where the program cannot be captured whole, instead of running that call eagerly.
     dynamic: None: a size that changed once is a symbol in the next compile, which serves every size from 1 on;
         True: all sizes are symbols from the first compile on; False: each size is compiled by itself (docs/limits.md).
-    backend: "flashover", "eager" (capture only), a registered name, or a function of (graph_module, example_inputs).
+    backend: "flashover", "eager" (capture only), a registered name, one of torch.compile's ("aot_eager", "inductor"
+        ...), or a function of (graph_module, example_inputs).
     mode, options: see flashover.options. disable: return the model as it is.
     """
     settings = Settings.checked(backend, fullgraph, dynamic, mode, options)

@@ -122,7 +122,7 @@ class set_stance:
         if force_backend is not None:
             if stance != "default":
                 raise UserError(f"force_backend goes with the stance 'default' only, not with {stance!r}")
-            backends.forced(force_backend)
+            backends.resolve(force_backend)
         self._previous, self._now = (_C.stance(), _C.forced_backend()), (stance, force_backend)
         self._set(self._now)
 

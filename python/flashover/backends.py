@@ -40,8 +40,7 @@ def resolve(backend: str | CompilerFn) -> tuple[str, CompilerFn | None]:
             return backend, None
         if backend in _registered:
             return backend, _registered[backend][0]
-        known = list_backends(())
-        raise InvalidBackend(f"unknown backend {backend!r}; {did_you_mean(backend, known)}: {', '.join(known)}")
+        return backend, _of_torch(backend)
     if not callable(backend):
         raise InvalidBackend(f"a backend is a name or a callable, not {type(backend).__name__}")
     return getattr(backend, "__name__", type(backend).__name__), backend
@@ -58,7 +57,20 @@ def aot_compilers(backend: CompilerFn) -> tuple[CompilerFn, CompilerFn] | None:
     forward = backend.kwargs["fw_compiler"]
     backward = backend.kwargs.get("bw_compiler") or forward
     table = backend.kwargs.get("decompositions")
-    return _decomposed(forward, table), _decomposed(backward, table)
+    return _unboxed(_decomposed(forward, table)), _unboxed(_decomposed(backward, table))
+
+
+def _unboxed(compiler: CompilerFn) -> CompilerFn:
+    """What such a compiler returns may take one list, and empty it (functorch.compile.make_boxed_func). A backend as a
+    whole is called with its inputs, as torch.compile calls it, whatever mark of that is on it."""
+
+    def compile_unboxed(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
+        compiled = compiler(module, examples)
+        if not getattr(compiled, "_boxed_call", False):
+            return compiled
+        return lambda *inputs: compiled(list(inputs))
+
+    return compile_unboxed
 
 
 def _decomposed(compiler: CompilerFn, decompositions: Any) -> CompilerFn:
@@ -75,14 +87,17 @@ def _decomposed(compiler: CompilerFn, decompositions: Any) -> CompilerFn:
     return compile_decomposed
 
 
-def forced(backend: str | CompilerFn) -> tuple[str, CompilerFn | None]:
-    """The same for set_stance(force_backend=...), which also takes the names of torch.compile's backends."""
-    if not isinstance(backend, str) or backend in _BUILTIN or backend in _registered:
-        return resolve(backend)
+def _of_torch(name: str) -> CompilerFn:
+    """One of torch.compile's own: they get the program's calls of torch, as from torch.compile."""
+    from torch._dynamo.backends.registry import list_backends as torchs
     from torch._dynamo.backends.registry import lookup_backend
     from torch._dynamo.exc import InvalidBackend as Unknown
 
     try:
-        return backend, lookup_backend(backend)
+        return lookup_backend(name)
     except Unknown:
-        return resolve(backend)  # raises: it names those there are
+        known = list_backends(())
+        raise InvalidBackend(
+            f"unknown backend {name!r}; {did_you_mean(name, known)}: {', '.join(known)}, "
+            f"and of torch.compile's: {', '.join(sorted(set(torchs(())) - set(known)))}"
+        ) from None

@@ -271,8 +271,6 @@ def make_runner(backend: Callable[..., Any], module: Any, examples: Sequence[Any
     compiled = backend(module, list(examples))
     if not callable(compiled):
         raise TypeError(f"a backend must return a callable, not {type(compiled).__name__}")
-    if getattr(compiled, "_boxed_call", False):  # functorch.compile.make_boxed_func: it takes one list, and empties it
-        return lambda *inputs: compiled(list(inputs))
     return compiled
 
 

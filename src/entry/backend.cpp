@@ -131,6 +131,29 @@ PyObject* wrap(const std::vector<const at::Tensor*>& tensors) {
   return out;
 }
 
+// What a backend's callable gave for so many outputs.
+void unwrap_results(PyObject* result, size_t count, std::vector<at::Tensor>& outputs) {
+  outputs.clear();
+  if (THPVariable_Check(result) && count == 1) {
+    outputs.push_back(THPVariable_Unpack(result));
+    return;
+  }
+  Object items(PySequence_Fast(result, "the backend's callable must return a tuple or list of tensors"));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.p); i++) {
+    PyObject* t = PySequence_Fast_GET_ITEM(items.p, i);
+    if (!THPVariable_Check(t)) {
+      PyErr_Format(PyExc_TypeError, "the backend's callable returned a %s where a tensor was due", Py_TYPE(t)->tp_name);
+      throw python_error();
+    }
+    outputs.push_back(THPVariable_Unpack(t));
+  }
+  if (outputs.size() != count) {
+    PyErr_Format(PyExc_ValueError, "the backend's callable returned %zu tensors, the graph has %zu outputs",
+                 outputs.size(), count);
+    throw python_error();
+  }
+}
+
 // A backend written in Python.
 class Custom final : public Runner {
  public:
@@ -175,27 +198,7 @@ class Custom final : public Runner {
       if (!constant_[i]) given.push_back(&inputs[i]);
     Object args(wrap(given));
     Object result(PyObject_CallObject(run_, args.p));
-    outputs.clear();
-    if (THPVariable_Check(result.p) && outputs_ == 1) {
-      outputs.push_back(THPVariable_Unpack(result.p));
-      make_distinct(inputs, count, outputs);
-      return;
-    }
-    Object items(PySequence_Fast(result.p, "the backend's callable must return a tuple or list of tensors"));
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.p); i++) {
-      PyObject* t = PySequence_Fast_GET_ITEM(items.p, i);
-      if (!THPVariable_Check(t)) {
-        PyErr_Format(PyExc_TypeError, "the backend's callable returned a %s where a tensor was due",
-                     Py_TYPE(t)->tp_name);
-        throw python_error();
-      }
-      outputs.push_back(THPVariable_Unpack(t));
-    }
-    if (outputs.size() != outputs_) {
-      PyErr_Format(PyExc_ValueError, "the backend's callable returned %zu tensors, the graph has %zu outputs",
-                   outputs.size(), outputs_);
-      throw python_error();
-    }
+    unwrap_results(result.p, outputs_, outputs);
     make_distinct(inputs, count, outputs);
   }
 
@@ -239,6 +242,36 @@ class Planned final : public Runner {
  private:
   std::shared_ptr<run::Executable> executable_;
   std::vector<bool> borrows_;  // by input: only kernels read it, or steps that run once
+};
+
+// A backend written in Python that got the program's calls of torch. Autograd sees what it runs, and may keep inputs.
+class OfTorchCalls final : public Runner {
+ public:
+  OfTorchCalls(PyObject* torch_graph, PyObject* custom, const std::vector<at::Tensor>& examples, size_t outputs)
+      : outputs_(outputs) {
+    const frame::SignalsPass as_usual;
+    std::vector<const at::Tensor*> given;
+    for (const at::Tensor& t : examples) given.push_back(&t);
+    Object all(wrap(given));
+    run_ = PyObject_CallMethod(torch_graph, "runner", "OO", custom, all.p);
+    if (!run_) throw python_error();
+  }
+  ~OfTorchCalls() override {
+    const WithGil gil;
+    Py_XDECREF(run_);
+  }
+  bool needs_gil() const override { return true; }
+  void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
+    std::vector<const at::Tensor*> given;
+    for (size_t i = 0; i < count; i++) given.push_back(&inputs[i]);
+    Object args(wrap(given));
+    Object result(PyObject_CallOneArg(run_, args.p));
+    unwrap_results(result.p, outputs_, outputs);
+  }
+
+ private:
+  PyObject* run_ = nullptr;
+  size_t outputs_;
 };
 
 std::optional<run::cuda::DeviceFacts> pretended;
@@ -497,6 +530,18 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
 }
 
 }  // namespace
+
+bool takes_torch_calls(PyObject* custom) {
+  PyObject* says = PyObject_GetAttrString(custom, "compiles_backwards");
+  PyErr_Clear();
+  Py_XDECREF(says);
+  return says != Py_True;
+}
+
+std::unique_ptr<Runner> make_torch_runner(PyObject* torch_graph, PyObject* custom,
+                                          const std::vector<at::Tensor>& examples, size_t outputs) {
+  return std::make_unique<OfTorchCalls>(torch_graph, custom, examples, outputs);
+}
 
 void pretend_gpu(int capability, int processors) { pretended = {capability, processors, 0, 0, 2048}; }
 

@@ -45,6 +45,12 @@ struct Request {
 // Throws Declined, UserError, InternalError; python errors as torch's python_error.
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report);
 
+// The same for a backend of the user's that takes the program's calls of torch (frame::Capture::torch_graph): autograd
+// sees what it runs.
+bool takes_torch_calls(PyObject* custom);
+std::unique_ptr<Runner> make_torch_runner(PyObject* torch_graph, PyObject* custom,
+                                          const std::vector<at::Tensor>& examples, size_t outputs);
+
 // A graph without a backward -> its plan, with the kernels' binaries; nothing is loaded.
 plan::Plan compile_plan(graph::Graph graph, const compile::Options& options);
 

@@ -298,7 +298,7 @@ PyObject* with_backend(Callable* c, PyObject* backend) {
   if (PyObject* forced = s.forced ? PyDict_GetItemWithError(s.forced, backend) : nullptr) return forced;
   if (PyErr_Occurred()) return nullptr;
   PyObject* module = PyImport_ImportModule("flashover.backends");
-  PyObject* pair = module ? PyObject_CallMethod(module, "forced", "O", backend) : nullptr;
+  PyObject* pair = module ? PyObject_CallMethod(module, "resolve", "O", backend) : nullptr;
   Py_XDECREF(module);
   PyObject* options = PyDict_New();
   for (const auto& [name, text] : s.settings.options.values) {

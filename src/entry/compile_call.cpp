@@ -327,6 +327,12 @@ bool run_backend(Attempt& a, const std::vector<at::Tensor>& examples, bool pipel
   frame::Capture& c = e.capture;
   counters().graphs++;
   const auto run_by = [&](const std::string& backend) {
+    if (c.torch_graph != nullptr) {
+      e.report.extern_calls = static_cast<int64_t>(c.graph.nodes.size());
+      c.own_counters.clear();  // torch counts
+      e.runner = make_torch_runner(c.torch_graph, a.settings.custom, examples, c.graph.outputs.size());
+      return;
+    }
     graph::Graph graph = c.graph;
     e.runner =
         make_runner(std::move(graph),
@@ -398,6 +404,12 @@ bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
   return objects.match(e, request.slots);
 }
 
+// A graph of torch's calls has no checks of what the capture took for granted.
+bool takes_for_granted(const frame::Capture& c) {
+  return c.assumes || c.data_sizes || !c.sizes.empty() || !c.numbers.empty() || !c.narrowed_inputs.empty() ||
+         std::ranges::any_of(c.graph.nodes, [](const graph::Node& n) { return n.op->check; });
+}
+
 void forget_capture(Entry& e) {
   frame::release(e.capture);
   e.capture = {};
@@ -414,6 +426,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
   frame::Capture& c = e.capture;
   std::optional<frame::KeepCallCounts> keep(std::in_place);
   frame::CaptureRequest request = given;
+  request.torch_calls = a.settings.custom != nullptr && takes_torch_calls(a.settings.custom);
   std::optional<frame::VaryingSizes> as_they_are;
   if (!capture_and_guard(a, request)) return;
   if (!is_of_this_call(e, request)) {
@@ -421,6 +434,11 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
     as_they_are = *given.varying_sizes;
     as_they_are->few = false;
     request.varying_sizes = &*as_they_are;
+    if (!capture_and_guard(a, request)) return;
+  }
+  if (c.torch_graph != nullptr && takes_for_granted(c)) {
+    forget_capture(e);
+    request.torch_calls = false;
     if (!capture_and_guard(a, request)) return;
   }
   if (c.declined || c.raised) return decline_capture(a, request);

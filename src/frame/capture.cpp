@@ -2,12 +2,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 
 #include "base/interrupt.h"
 #include "frame/fetched_error.h"
 #include "frame/frame.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
+#include "frame/interpret/torch_calls.h"
 #include "frame/operands.h"
 #include "frame/reconstruction.h"
 #include "frame/signals.h"
@@ -249,7 +251,13 @@ struct Run {
   trace::Session& session;
   Ref& result;
   Path& broke;
-  std::vector<PyObject*> slots;  // the arguments as the program sees them
+  std::vector<PyObject*> slots;       // the arguments as the program sees them
+  std::unique_ptr<TorchCalls> calls;  // if they were asked for
+  ~Run() { forget_calls(); }
+  void forget_calls() {
+    in.torch_calls = nullptr;
+    in.recorder.note_input = nullptr;
+  }
 
   bool continues() const { return request.next >= 0; }
   PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(request.function)); }
@@ -296,6 +304,13 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   PyCodeObject* const forward =
       continues() || request.count == 0 ? nullptr : forward_of(request.function, request.slots[0]);
   if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
+  if (request.torch_calls) {
+    calls = std::make_unique<TorchCalls>(in);
+    in.torch_calls = calls.get();
+    in.recorder.note_input = [calls = calls.get()](PyObject* tensor, size_t index, const std::string& path) {
+      calls->input(tensor, index, path);
+    };
+  }
   in.begins_at = place_of(forward != nullptr ? forward : code(), continues() ? request.next : -1);
   in.assumes = speculation.assumptions;
   in.gives_way = gives_way;
@@ -416,7 +431,9 @@ void Run::reconstruct(TorchState& state, const HandledException& handled) {
   if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : reconstructor.make(handled.now());
   reconstructor.effects();
   in.context.torch.leave_inference_modes();  // what follows leaves them for real
-  add_backward(reconstructor, handled);
+  if (calls) out.torch_graph = calls->graph_of(reconstructor.outputs()).release();
+  forget_calls();
+  if (out.torch_graph == nullptr) add_backward(reconstructor, handled);
   finish(reconstructor, inputs);
 }
 
@@ -567,7 +584,7 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
         in.context.torch.autocast_cache = Ref::borrow(autocast_cache.get());
         Compiling compiling;
         ContextCopy variables;
-        Run run{request, out, in, *session, result, broke, {}};
+        Run run{request, out, in, *session, result, broke, {}, {}};
         run.set_up(speculation, std::move(stop), gives_way);
         run.run_frame();
         // Hashes and comparisons of the program's that are needed from here on are not its own doing. (The hook may

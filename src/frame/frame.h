@@ -177,6 +177,9 @@ struct Capture {
   int32_t handled = kAsBefore;  // register of the exception that is being handled from here on; -1: none
   std::vector<StateChange> state;
   double seconds = 0;
+  // What _torch_graph.py made of the program's calls of torch, owned; the graph has no gradients then. Null: they
+  // were not asked for, or do not say all that the program does.
+  PyObject* torch_graph = nullptr;
 };
 void release(Capture& capture);  // its references
 
@@ -187,8 +190,9 @@ struct CaptureRequest {
   // itself and the exception that is being handled (or None). kArgument sources count these. Borrowed.
   PyObject* const* slots;
   size_t count;
-  int32_t next = -1;       // code unit of the instruction to start with; -1: a call
-  bool may_break = false;  // else a break is a decline
+  int32_t next = -1;         // code unit of the instruction to start with; -1: a call
+  bool may_break = false;    // else a break is a decline
+  bool torch_calls = false;  // who takes the graph would rather have the program's calls of torch
   // Where the program asks for sizes that follow from data, the usual answer is taken, with a check, and not a break.
   bool may_assume = false;
   bool first = false;  // nothing was compiled for it yet: values that may be always the same are taken for it

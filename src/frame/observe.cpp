@@ -397,6 +397,7 @@ void SourceTracker::add_input(SourceId id, PyObject* tensor, bool parent_pinned,
   const auto input = static_cast<size_t>(session_->add_input(tensor, kind, path, symbolic));
   if (input >= tensor_sources_.size()) tensor_sources_.resize(input + 1, kNoSource);
   if (tensor_sources_[input] == kNoSource) tensor_sources_[input] = id;
+  if (note_input) note_input(tensor, input, path);
 }
 
 void SourceTracker::leave_open(SourceId tensor, int64_t parts) {

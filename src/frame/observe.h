@@ -139,6 +139,7 @@ class SourceTracker {
   bool pinned(SourceId id) const { return pinned_[static_cast<size_t>(id)]; }
 
   Numbers numbers;
+  std::function<void(PyObject* tensor, size_t index, const std::string& path)> note_input;
   const std::unordered_set<std::string>* varying_numbers = nullptr;  // CaptureRequest::varying_numbers
   const std::unordered_set<std::string>* per_call_paths = nullptr;   // CaptureRequest::per_call_paths
   const VaryingSizes* varying_sizes = nullptr;                       // CaptureRequest::varying_sizes

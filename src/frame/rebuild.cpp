@@ -483,6 +483,7 @@ void release(Capture& c) {
   for (PyObject* o : c.constants) Py_XDECREF(o);
   for (ReconstructionStep& s : c.reconstruction) Py_XDECREF(s.object);
   for (StateChange& s : c.state) Py_XDECREF(s.value);
+  Py_CLEAR(c.torch_graph);
   c.constants.clear();
   c.reconstruction.clear();
   c.state.clear();

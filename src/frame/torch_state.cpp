@@ -103,8 +103,9 @@ TorchState::TorchState() {
   PyErr_Clear();
 }
 
-const char* TorchState::changed() const {
+const char* TorchState::changed(const char* but) const {
   for (const Item& item : items_) {
+    if (std::strcmp(item.name, but) == 0) continue;
     Ref now = Ref::steal(call(item.get, item.args));
     if (!now) {
       PyErr_Clear();
@@ -113,7 +114,15 @@ const char* TorchState::changed() const {
     if (!equal(now.get(), item.value.get())) return item.name;
   }
   if (!items_.empty() && autocast_depth().read() != autocast_depth_) return "autocast nesting";
-  return nullptr;
+  return in_other_transforms() ? "a torch.func transform is entered" : nullptr;
+}
+
+bool TorchState::in_other_transforms() const {
+  if (!depth_) return false;
+  Ref depth = Ref::steal(PyObject_CallMethod(functorch_.get(), "get_dynamic_layer_stack_depth", nullptr));
+  const bool same = depth && PyObject_RichCompareBool(depth.get(), depth_.get(), Py_EQ) == 1;
+  PyErr_Clear();
+  return !same;
 }
 
 std::vector<StateChange> TorchState::changes(bool inference_mode) const {
@@ -129,12 +138,7 @@ std::vector<StateChange> TorchState::changes(bool inference_mode) const {
     if (item.set == nullptr) throw Declined(std::string("torch's state is changed: ") + item.name);
     out.push_back({item.set, item.args, now.release()});
   }
-  if (depth_) {
-    Ref depth = Ref::steal(PyObject_CallMethod(functorch_.get(), "get_dynamic_layer_stack_depth", nullptr));
-    PyErr_Clear();
-    if (!depth || PyObject_RichCompareBool(depth.get(), depth_.get(), Py_EQ) != 1)
-      throw Declined("torch's state is changed: a torch.func transform is entered");
-  }
+  if (in_other_transforms()) throw Declined("torch's state is changed: a torch.func transform is entered");
   if (!items_.empty()) {
     const long now = autocast_depth().read();
     for (long i = autocast_depth_; i < now; ++i) out.push_back({autocast_depth().up, {}, nullptr});

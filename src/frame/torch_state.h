@@ -11,8 +11,9 @@ namespace flashover::frame {
 
 class TorchState {
  public:
-  TorchState();                 // takes note
-  const char* changed() const;  // what differs from then; null if nothing
+  TorchState();  // takes note
+  // What differs from then; null if nothing does. but: a row that does not count.
+  const char* changed(const char* but = "") const;
   void restore();
   Ref value_of(const char* getter) const;  // as noted; null if there is no such row
   // What to call so that torch goes from what this noted to how it is now. Throws Declined for what has no switch.
@@ -20,6 +21,7 @@ class TorchState {
 
  private:
   void function_modes_to_depth() const;
+  bool in_other_transforms() const;
   struct Item {
     const char* name;
     PyObject *get, *set;  // set may be null: cannot be put back

@@ -53,7 +53,7 @@ def test_graph_module_computes_the_same():
         assert len(seen) == 1
         c(torch.randn(3, 3, 8, 8))
     assert len(seen) == 2
-    assert "convolution" in seen[0].code
+    assert "conv2d" in seen[0].code
 
 
 def test_writes_and_views():
@@ -196,8 +196,8 @@ def test_training_through_a_custom_backend() -> None:
 def test_a_backend_that_rewrites_the_graph() -> None:
     def backend(gm: torch.fx.GraphModule, examples: list[torch.Tensor]):
         for node in gm.graph.nodes:
-            if node.target is torch.ops.aten.sin.default:
-                node.target = torch.ops.aten.cos.default
+            if node.target == "sin":
+                node.target = "cos"
         gm.recompile()
         return gm
 

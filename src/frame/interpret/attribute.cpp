@@ -5,6 +5,7 @@
 
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
+#include "frame/interpret/torch_calls.h"
 
 namespace flashover::frame {
 namespace {
@@ -285,6 +286,14 @@ PyObject* Interpreter::from_data_descriptor(PyObject* o, PyObject* descriptor, P
   throw Declined(std::string("attribute of an object from before the call through a ") + kind->tp_name);
 }
 
+// A getter of a tensor's: x.T, x.real.
+PyObject* Interpreter::read_of_tensor(PyObject* descriptor, PyObject* o, PyObject* name) {
+  if (torch_calls == nullptr) return bind(descriptor, o, Py_TYPE(o));
+  static PyObject* const getter = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
+  PyObject* const args[] = {o, name};
+  return torch_calls->around(getter, args, 2, nullptr, [&] { return bind(descriptor, o, Py_TYPE(o)); });
+}
+
 int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
   PyTypeObject* t = Py_TYPE(o);
   if (type_dict(t) == nullptr && PyType_Ready(t) < 0) return -1;
@@ -294,7 +303,7 @@ int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
     if (is_tensor(o) && is_forbidden_tensor_attribute(name))
       throw Declined(std::string("attribute of a tensor: ") + PyUnicode_AsUTF8(name));
     if (PyTuple_Check(o) && recorder.is_old(o)) recorder.contents(o);  // a named tuple's field is an item of it
-    *out = bind(d.get(), o, t);
+    *out = is_tensor(o) ? read_of_tensor(d.get(), o, name) : bind(d.get(), o, t);
     if (Py_TYPE(d.get()) == &PyGetSetDescr_Type || Py_TYPE(d.get()) == &PyMemberDescr_Type)
       *out = from_slot(o, name, d.get(), *out);
     else
@@ -436,6 +445,7 @@ int Interpreter::lookup_nn_module(PyObject* o, PyObject* name, PyObject** out) {
 int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (plain) return PyObject_SetAttr(o, name, value);
   if (is_array(o) || is_made_array(o)) throw Declined("an attribute of an array of numpy is set");
+  if (torch_calls != nullptr && is_tensor(o)) torch_calls->spoil();  // .grad, .requires_grad, .data
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, value != nullptr ? "__setattr__" : "__delattr__");
   if (t->tp_setattro == PyObject_GenericSetAttr) return set_generic(o, name, value);

@@ -7,6 +7,7 @@
 #include "frame/interpret/calls.h"
 #include "frame/interpret/made_tensor.h"
 #include "frame/interpret/native.h"
+#include "frame/interpret/torch_calls.h"
 #include "frame/resume.h"
 #include "guards/objects.h"
 
@@ -146,7 +147,7 @@ PyObject* Interpreter::call_spread(PyObject* f, PyObject* tuple, PyObject* dict)
   if (plain) return PyObject_Call(f, tuple, dict);
   if (recorder.is_old(tuple)) recorder.contents(tuple);
   if (dict != nullptr && recorder.is_old(dict)) recorder.contents(dict);
-  if (PyFunction_Check(f) && !is_checkpoint(f)) return PyObject_Call(f, tuple, dict);
+  if (PyFunction_Check(f) && !is_checkpoint(f) && torch_calls == nullptr) return PyObject_Call(f, tuple, dict);
   const Py_ssize_t n = PyTuple_GET_SIZE(tuple), k = dict != nullptr ? PyDict_GET_SIZE(dict) : 0;
   std::vector<PyObject*> args(static_cast<size_t>(n + k) + 1);
   for (Py_ssize_t i = 0; i < n; ++i) args[static_cast<size_t>(i) + 1] = PyTuple_GET_ITEM(tuple, i);
@@ -533,6 +534,11 @@ PyObject* generator_to_gather(const PythonCall& c) {
 
 PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   if (plain) return PyObject_Vectorcall(f, args, nargs, kwnames);
+  if (torch_calls == nullptr || !torch_calls->takes(f, args, nargs)) return call_by_kind(f, args, nargs, kwnames);
+  return torch_calls->around(f, args, nargs, kwnames, [&] { return call_by_kind(f, args, nargs, kwnames); });
+}
+
+PyObject* Interpreter::call_by_kind(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   // tail_ is set again where the callee's result is handed on as it is.
   const PythonCall c{f, args, nargs, kwnames, std::exchange(tail_, false)};
   PyObject* result = nullptr;

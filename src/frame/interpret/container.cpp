@@ -5,6 +5,7 @@
 #include "frame/fetched_error.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
+#include "frame/interpret/torch_calls.h"
 #include "frame/numbers.h"
 
 namespace flashover::frame {
@@ -101,6 +102,11 @@ bool is_subscript_of_sizes(Numbers& numbers, PyObject* key) {
 
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
+  if (torch_calls == nullptr || !is_tensor(o)) return subscript_by_kind(o, key);
+  return torch_calls->around_operator("getitem", o, key, nullptr, [&] { return subscript_by_kind(o, key); });
+}
+
+PyObject* Interpreter::subscript_by_kind(PyObject* o, PyObject* key) {
   o = array_of(o);
   if (is_made_array(o)) return array_operation([&] { return PyObject_GetItem(o, key); }, {key});
   if (is_tensor(o) && (is_traced_array(key) || is_made_array(key)))
@@ -180,6 +186,14 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
 
 int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   if (plain) return value != nullptr ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
+  if (torch_calls == nullptr || value == nullptr || !is_tensor(o)) return set_subscript_by_kind(o, key, value);
+  const Ref done = Ref::steal(torch_calls->around_operator("setitem", o, key, value, [&]() -> PyObject* {
+    return set_subscript_by_kind(o, key, value) < 0 ? nullptr : Py_NewRef(Py_None);
+  }));
+  return done ? 0 : -1;
+}
+
+int Interpreter::set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* value) {
   if (is_array(o) && session != nullptr && recorder.is_old(o)) o = lift_array(o);
   if (is_made_array(o) && value != nullptr) {
     const Ref done = Ref::steal(array_operation(
@@ -352,6 +366,12 @@ PyObject* Interpreter::with_tensor(PyObject* a, PyObject* b, F f) {
 
 PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
   if (plain) return PyObject_RichCompare(a, b, op);
+  if (torch_calls == nullptr || !(is_tensor(a) || is_tensor(b))) return compare_by_kind(a, b, op);
+  static const char* const kNames[] = {"lt", "le", "eq", "ne", "gt", "ge"};
+  return torch_calls->around_operator(kNames[op], a, b, nullptr, [&] { return compare_by_kind(a, b, op); });
+}
+
+PyObject* Interpreter::compare_by_kind(PyObject* a, PyObject* b, int op) {
   a = array_of(a), b = array_of(b);
   if (is_made_array(a) || is_made_array(b))
     return array_operation([&] { return PyObject_RichCompare(a, b, op); }, {a, b});
@@ -399,6 +419,15 @@ PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
 PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
   const BinaryOp& row = kBinaryOps[op];
   if (plain) return row.f(a, b);
+  if (torch_calls == nullptr || !(is_tensor(a) || is_tensor(b))) return binary_by_kind(a, b, op);
+  const std::string special = row.special;
+  const bool keyword = op < kFirstInPlace && (special == "and" || special == "or");
+  const std::string name = (op >= kFirstInPlace ? "i" : "") + special + (keyword ? "_" : "");
+  return torch_calls->around_operator(name.c_str(), a, b, nullptr, [&] { return binary_by_kind(a, b, op); });
+}
+
+PyObject* Interpreter::binary_by_kind(PyObject* a, PyObject* b, int op) {
+  const BinaryOp& row = kBinaryOps[op];
   a = op >= kFirstInPlace && is_array(a) && session != nullptr && recorder.is_old(a) ? lift_array(a) : array_of(a);
   b = array_of(b);
   if (is_made_array(a) || is_made_array(b)) return array_operation([&] { return row.f(a, b); }, {a, b});
@@ -446,6 +475,12 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
 
 PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
   if (plain) return f(o);
+  if (torch_calls == nullptr || !is_tensor(o)) return unary_by_kind(o, f);
+  const char* name = f == PyNumber_Negative ? "neg" : f == PyNumber_Invert ? "invert" : "pos";
+  return torch_calls->around_operator(name, o, nullptr, nullptr, [&] { return unary_by_kind(o, f); });
+}
+
+PyObject* Interpreter::unary_by_kind(PyObject* o, unaryfunc f) {
   o = array_of(o);
   if (is_made_array(o)) return array_operation([&] { return f(o); }, {});
   recorder.not_opaque(o);

@@ -82,6 +82,8 @@ struct ProgramNames {
   bool looked_for_paths = false;
 };
 
+class TorchCalls;
+
 class Interpreter {
  public:
   explicit Interpreter(trace::Session* session);
@@ -137,9 +139,12 @@ class Interpreter {
   int find_attr(PyObject* o, PyObject* name, PyObject** out);  // 1 found, 0 absent without an error, -1 error
   int set_attr(PyObject* o, PyObject* name, PyObject* value);  // null value: delete
   PyObject* call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);  // args[-1] is free to use
+  PyObject* call_by_kind(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_spread(PyObject* f, PyObject* tuple, PyObject* dict);
   PyObject* subscript(PyObject* o, PyObject* key);
+  PyObject* subscript_by_kind(PyObject* o, PyObject* key);
   int set_subscript(PyObject* o, PyObject* key, PyObject* value);  // null value: delete
+  int set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* value);
   PyObject* iterator(PyObject* o);
   // Null without an error: exhausted. `keep_stop`: a StopIteration that was raised stays, with its value.
   PyObject* next(PyObject* it, bool keep_stop = false);
@@ -151,8 +156,11 @@ class Interpreter {
   PyObject* subscript_by_number(PyObject* tensor, PyObject* key);                  // null without an error: not taken
   bool set_subscript_by_number(PyObject* tensor, PyObject* key, PyObject* value);  // false: not taken
   PyObject* compare(PyObject* a, PyObject* b, int op);
+  PyObject* compare_by_kind(PyObject* a, PyObject* b, int op);
   PyObject* binary(PyObject* a, PyObject* b, int op);
+  PyObject* binary_by_kind(PyObject* a, PyObject* b, int op);
   PyObject* unary(PyObject* o, unaryfunc f);
+  PyObject* unary_by_kind(PyObject* o, unaryfunc f);
   // Arrays of numpy (array.cpp).
   bool is_traced_array(PyObject* o) const;  // from before the trace, and no constant
   PyObject* array_of(PyObject* o);          // borrowed: what stands for such an array; others as they are
@@ -197,6 +205,7 @@ class Interpreter {
   SourceTracker recorder;
   Journal journal{recorder};
   CaptureContext context;
+  TorchCalls* torch_calls = nullptr;  // null: nobody asks for them
   trace::Session* session;
   const bool plain = false;
   bool gives_way = false;  // to signals: the capture is given up where one comes
@@ -253,6 +262,7 @@ class Interpreter {
   int lookup_by_slot(PyObject* o, getattrofunc slot, PyObject* name, PyObject** out);
   int lookup_nn_module(PyObject* o, PyObject* name, PyObject** out);
   PyObject* bind(PyObject* descriptor, PyObject* o, PyTypeObject* type);
+  PyObject* read_of_tensor(PyObject* descriptor, PyObject* o, PyObject* name);
   PyObject* from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value);
   PyObject* from_data_descriptor(PyObject* o, PyObject* descriptor, PyObject* value);
   int set_generic(PyObject* o, PyObject* name, PyObject* value);

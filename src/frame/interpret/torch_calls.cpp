@@ -1,0 +1,158 @@
+// The record of torch's calls: what counts as one is torch.compile's own table (torch._dynamo.trace_rules).
+#include "frame/interpret/torch_calls.h"
+
+#include <cstring>
+
+#include "frame/interpret/calls.h"
+#include "frame/interpret/native.h"
+#include "frame/marks.h"
+
+namespace flashover::frame {
+namespace {
+
+bool grad_is_enabled() {
+  PyObject* ask = of_module("torch._C", "is_grad_enabled");
+  Ref enabled = Ref::steal(ask != nullptr ? PyObject_CallNoArgs(ask) : nullptr);
+  PyErr_Clear();
+  return enabled.get() == Py_True;
+}
+
+// The program may change lists and dicts that it handed over.
+Ref snapshot(PyObject* o, int depth = 0) {
+  if (depth > 16) return Ref::borrow(o);
+  if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+    Ref made = Ref::steal(PyList_CheckExact(o) ? PyList_New(n) : PyTuple_New(n));
+    for (Py_ssize_t i = 0; made && i < n; ++i) {
+      PyObject* item = snapshot(PySequence_Fast_GET_ITEM(o, i), depth + 1).release();
+      if (PyList_CheckExact(o))
+        PyList_SET_ITEM(made.get(), i, item);
+      else
+        PyTuple_SET_ITEM(made.get(), i, item);
+    }
+    return made;
+  }
+  if (PyDict_CheckExact(o)) {
+    Ref made = Ref::steal(PyDict_New());
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (made && PyDict_Next(o, &at, &key, &value)) PyDict_SetItem(made.get(), key, snapshot(value, depth + 1).get());
+    return made;
+  }
+  return Ref::borrow(o);
+}
+
+bool starts_with_torch(PyObject* module) {
+  const char* name = module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  return name != nullptr && (std::strcmp(name, "torch") == 0 || std::strncmp(name, "torch.", 6) == 0);
+}
+
+bool is_tensor_class(PyTypeObject* t) {
+  const KnownTypes& k = known_types();
+  return k.tensor != nullptr && PyType_IsSubtype(t, k.tensor);
+}
+
+// As torch.compile's table says of a function of torch's: a node of the graph, or looked into.
+bool is_node_by_table(PyObject* f) {
+  Ref module = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
+  Ref answer = module ? Ref::steal(PyObject_CallMethod(module.get(), "is_node", "O", f)) : Ref();
+  PyErr_Clear();
+  return answer.get() == Py_True;
+}
+
+}  // namespace
+
+TorchCalls::TorchCalls(Interpreter& in)
+    : in_(in),
+      ops_before_(in.session->stats().ops),
+      grad_before_(grad_is_enabled()),
+      calls_(Ref::steal(PyList_New(0))),
+      inputs_(Ref::steal(PyList_New(0))) {}
+
+void TorchCalls::input(PyObject* tensor, size_t index, const std::string& path) {
+  Ref row = Ref::steal(Py_BuildValue("(Ons)", tensor, static_cast<Py_ssize_t>(index), path.c_str()));
+  if (!row || PyList_Append(inputs_.get(), row.get()) != 0) spoil();
+  PyErr_Clear();
+}
+
+bool TorchCalls::takes(PyObject* f, PyObject* const* args, size_t nargs) {
+  if (depth_ > 0 || spoilt_ || in_.uninterpreted > 0) return false;
+  if (PyCFunction_Check(f)) {
+    PyObject* self = PyCFunction_GET_SELF(f);
+    if (self != nullptr && is_tensor(self)) return true;
+    const Native* n = native_function(f);
+    return n != nullptr && (n->flags & Native::kTensors);
+  }
+  if (Py_TYPE(f) == &PyMethodDescr_Type || Py_TYPE(f) == &PyWrapperDescr_Type)
+    return is_tensor_class(PyDescr_TYPE(reinterpret_cast<PyDescrObject*>(f)));
+  const char* type = Py_TYPE(f)->tp_name;
+  if (std::strcmp(type, "OpOverload") == 0 || std::strcmp(type, "OpOverloadPacket") == 0) return true;
+  if (!PyFunction_Check(f)) return false;
+  if (mark_of(f) == Mark::kAllow) return true;
+  auto* function = reinterpret_cast<PyFunctionObject*>(f);
+  if (!starts_with_torch(function->func_module)) return false;
+  if (nargs > 0 && is_tensor(args[0]) && PyUnicode_CompareWithASCIIString(function->func_module, "torch._tensor") == 0)
+    return true;
+  auto [known, first] = in_graph_.try_emplace(f, false);
+  if (first) {
+    ++in_.uninterpreted;
+    known->second = is_node_by_table(f);
+    --in_.uninterpreted;
+  }
+  return known->second;
+}
+
+TorchCalls::Call TorchCalls::begin(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  Call call{Ref::borrow(f), Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(nargs))), Ref::steal(PyDict_New()),
+            grad_is_enabled(), in_.session->stats().ops};
+  for (size_t i = 0; i < nargs; ++i)
+    PyTuple_SET_ITEM(call.args.get(), static_cast<Py_ssize_t>(i), snapshot(args[i]).release());
+  for (size_t i = 0; i < keyword_count(kwnames); ++i)
+    PyDict_SetItem(call.kwargs.get(), PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i)),
+                   snapshot(args[nargs + i]).get());
+  return call;
+}
+
+void TorchCalls::end(Call& call, PyObject* result) {
+  const int64_t ran = in_.session->stats().ops - call.ops;
+  covered_ += ran;
+  if (ran == 0 && !holds_tensor(result)) return;
+  if (state_.changed("is_grad_enabled") != nullptr || !in_.context.torch.dual_levels.empty()) return spoil();
+  Ref place = Ref::steal(PyUnicode_FromString(in_.stack().c_str()));
+  Ref what = snapshot(result);
+  Ref row = place ? Ref::steal(PyTuple_Pack(7, call.function.get(), call.args.get(), call.kwargs.get(), what.get(),
+                                            call.grad ? Py_True : Py_False, ran != 0 ? Py_True : Py_False, place.get()))
+                  : Ref();
+  if (!row || PyList_Append(calls_.get(), row.get()) != 0) spoil();
+  PyErr_Clear();
+}
+
+PyObject* TorchCalls::operator_named(const char* name) {
+  Ref& kept = names_[name];
+  if (!kept) {
+    Ref module = Ref::steal(PyImport_ImportModule("operator"));
+    kept = Ref::steal(module ? PyObject_GetAttrString(module.get(), name) : nullptr);
+    PyErr_Clear();
+  }
+  return kept.get();
+}
+
+bool TorchCalls::says_all() const {
+  return !spoilt_ && in_.session->stats().ops - ops_before_ == covered_ && in_.retry_path().empty() &&
+         !in_.recorder.numbers.any() && in_.session->sizes().empty() && in_.narrowed_inputs.empty();
+}
+
+Ref TorchCalls::graph_of(const std::vector<PyObject*>& outputs) {
+  if (!says_all()) return {};
+  Ref list = Ref::steal(PyList_New(0));
+  for (PyObject* o : outputs)
+    if (PyList_Append(list.get(), o) != 0) return {};
+  Ref module = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
+  Ref made = module ? Ref::steal(PyObject_CallMethod(module.get(), "torch_graph", "OOOO", calls_.get(), inputs_.get(),
+                                                     list.get(), grad_before_ ? Py_True : Py_False))
+                    : Ref();
+  PyErr_Clear();
+  return made.get() == Py_None ? Ref() : std::move(made);
+}
+
+}  // namespace flashover::frame
