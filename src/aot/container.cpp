@@ -128,6 +128,39 @@ std::string table_of(const std::vector<Section>& sections) {
   return std::move(w.out);
 }
 
+// Where everything of a file lies, and what stands before the first section.
+struct Layout {
+  std::vector<Section> sections;
+  std::string head;
+  explicit Layout(const std::vector<Part>& parts) {
+    for (const Part& p : parts) {
+      Section& s = sections.emplace_back();
+      s.name = p.name;
+      Hasher hasher;
+      for (std::string_view piece : p.pieces) {
+        hasher.bytes(piece.data(), piece.size());
+        s.size += piece.size();
+      }
+      s.hash = hasher.finish();
+    }
+    const uint64_t table_bytes = table_of(sections).size();  // which does not depend on what the numbers are
+    uint64_t at = kHeader + table_bytes;
+    for (Section& s : sections) {
+      s.offset = aligned(at);
+      at = s.offset + s.size;
+    }
+    const std::string table = table_of(sections);
+    ByteWriter w;
+    w.out = kMagic;
+    w.raw(kContainerVersion, 4);
+    w.raw(0, 4);
+    w.raw(at, 8);
+    w.raw(table_bytes, 8);
+    w.hash(hash_of(table));
+    head = w.out + table;
+  }
+};
+
 }  // namespace
 
 std::shared_ptr<const ByteSource> open_file(const std::string& path) { return std::make_shared<FileSource>(path); }
@@ -203,39 +236,24 @@ std::shared_ptr<char> Container::map(const Section& section, bool verify) const 
 }
 
 void write_container(const std::string& path, const std::vector<Part>& parts) {
-  std::vector<Section> sections;
-  for (const Part& p : parts) {
-    Section& s = sections.emplace_back();
-    s.name = p.name;
-    Hasher hasher;
-    for (std::string_view piece : p.pieces) {
-      hasher.bytes(piece.data(), piece.size());
-      s.size += piece.size();
-    }
-    s.hash = hasher.finish();
-  }
-  uint64_t at = kHeader + table_of(sections).size();  // whose size does not depend on what the numbers are
-  const uint64_t table_bytes = at - kHeader;
-  for (Section& s : sections) {
-    s.offset = aligned(at);
-    at = s.offset + s.size;
-  }
-  const std::string table = table_of(sections);
-  ByteWriter head;
-  head.out = kMagic;
-  head.raw(kContainerVersion, 4);
-  head.raw(0, 4);
-  head.raw(at, 8);
-  head.raw(table_bytes, 8);
-  head.hash(hash_of(table));
+  const Layout layout(parts);
   NewFile file(path);
-  file.write(head.out);
-  file.write(table);
+  file.write(layout.head);
   for (size_t i = 0; i < parts.size(); ++i) {
-    file.fill_to(sections[i].offset);
+    file.fill_to(layout.sections[i].offset);
     for (std::string_view piece : parts[i].pieces) file.write(piece);
   }
   file.keep();
+}
+
+std::string container_bytes(const std::vector<Part>& parts) {
+  const Layout layout(parts);
+  std::string out = layout.head;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    out.resize(layout.sections[i].offset);
+    for (std::string_view piece : parts[i].pieces) out += piece;
+  }
+  return out;
 }
 
 }  // namespace flashover::aot

@@ -65,5 +65,6 @@ struct Part {
 };
 // Throws UserError where the file cannot be written; then the one that was there is as before.
 void write_container(const std::string& path, const std::vector<Part>& parts);
+std::string container_bytes(const std::vector<Part>& parts);  // the same file, in memory
 
 }  // namespace flashover::aot

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "aot/check.h"
 #include "aot/container.h"
 #include "aot/entry.h"
 #include "base/check.h"
@@ -16,20 +17,6 @@
 
 namespace flashover::aot {
 namespace {
-
-constexpr const char* kManifestSection = "manifest";
-constexpr const char* kWeightSection = "weights";
-
-std::string minor_of(const std::string& version) {  // "2.11" of "2.11.0+cpu"
-  const size_t dot = version.find('.');
-  return dot == std::string::npos ? version : version.substr(0, version.find('.', dot + 1));
-}
-
-void check_versions(const Manifest& m) {
-  if (minor_of(m.torch) != minor_of(TORCH_VERSION))
-    throw UserError("the package was made beside torch " + m.torch + ", and this is torch " TORCH_VERSION +
-                    ": package the program again");
-}
 
 std::vector<at::Tensor> map_weights(const Container& file, const Manifest& m, bool verify) {
   const std::shared_ptr<char> bytes = file.map(file.find(kWeightSection), verify);
@@ -134,26 +121,7 @@ uint64_t total(const std::vector<std::string_view>& pieces) {
   return n;
 }
 
-Manifest check_container(const Container& file, std::vector<std::vector<plan::Plan>>* plans) {
-  Manifest m = decode(file.read(file.find(kManifestSection)));
-  check_versions(m);
-  check(m, file.find(kWeightSection).size);
-  for (const PackagedEntry& e : m.entries) {
-    std::vector<plan::Plan> of_entry;
-    for (const std::string& section : e.plans) {
-      of_entry.push_back(plan::deserialize(file.read(file.find(section))));
-      check(m, e, of_entry.back());
-    }
-    if (plans) plans->push_back(std::move(of_entry));
-  }
-  return m;
-}
-
 }  // namespace
-
-Manifest check_package(std::shared_ptr<const ByteSource> source, std::vector<std::vector<plan::Plan>>* plans) {
-  return check_container(Container(std::move(source)), plans);
-}
 
 std::shared_ptr<Package> Package::load(const std::string& path, const OpenOptions& options) {
   static std::once_flag once;
@@ -161,7 +129,7 @@ std::shared_ptr<Package> Package::load(const std::string& path, const OpenOption
   std::shared_ptr<Package> p(new Package);
   const Container file(open_file(path));
   std::vector<std::vector<plan::Plan>> plans;
-  p->manifest_ = check_container(file, &plans);
+  p->manifest_ = check_package(file, &plans);
   std::vector<at::Tensor> weights = map_weights(file, p->manifest_, options.verify_weights);
   for (size_t i = 0; i < plans.size(); ++i)
     p->entries_.push_back(load_entry(p->manifest_, p->manifest_.entries[i], std::move(plans[i])));

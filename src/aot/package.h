@@ -21,8 +21,6 @@
 
 namespace flashover::aot {
 
-class Container;
-class ByteSource;
 class LoadedEntry;
 
 struct OpenOptions {
@@ -57,9 +55,6 @@ class Package {
   std::mutex exchanging_;
   std::shared_ptr<const Weights> weights_;
 };
-
-// Everything that is checked of a package, with nothing mapped or loaded: what fuzz tests attack. The plans, by entry.
-Manifest check_package(std::shared_ptr<const ByteSource> source, std::vector<std::vector<plan::Plan>>* plans = nullptr);
 
 // weights: by Manifest::weights, whose names are set; the rest is filled in. plans: bytes (plan.h) by section name.
 void write_package(const std::string& path, Manifest manifest, const std::vector<at::Tensor>& weights,

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -40,6 +41,17 @@ std::string header_of(std::string_view kind, const Hash128& key, std::string_vie
   for (uint64_t w : {key.lo, key.hi, static_cast<uint64_t>(bytes.size()), sum.lo, sum.hi})
     for (int i = 0; i < 8; ++i) h += static_cast<char>(w >> (8 * i));
   return h;
+}
+
+// The key that name_of() wrote as these digits.
+std::optional<Hash128> key_of(std::string_view digits) {
+  Hash128 key;
+  const auto part = [&](size_t at, uint64_t& to) {
+    const char* end = digits.data() + at + 16;
+    return std::from_chars(digits.data() + at, end, to, 16).ptr == end;
+  };
+  if (digits.size() != 32 || !part(0, key.hi) || !part(16, key.lo)) return std::nullopt;
+  return key;
 }
 
 std::string name_of(std::string_view kind, const Hash128& key) { return std::string(kind) + "-" + key.hex(); }
@@ -275,6 +287,20 @@ std::map<std::string, Cache::Usage> Cache::contents() {
     Usage& usage = out[f.name.substr(0, f.name.rfind('-'))];
     ++usage.entries;
     usage.bytes += f.bytes;
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, Hash128>> Cache::entries() {
+  std::vector<std::pair<std::string, Hash128>> out;
+  const int directory = open_directory();
+  if (directory < 0) return out;
+  std::vector<File> all = files(directory);
+  std::ranges::stable_sort(all, [](const File& a, const File& b) { return a.used > b.used; });
+  for (const File& f : all) {
+    const size_t dash = f.name.rfind('-');
+    if (const auto key = key_of(std::string_view(f.name).substr(dash + 1)))
+      out.emplace_back(f.name.substr(0, dash), *key);
   }
   return out;
 }

@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
@@ -49,6 +50,8 @@ class Cache {
     size_t entries = 0, bytes = 0;
   };
   std::map<std::string, Usage> contents();
+  // Each entry there is, what was used last first.
+  std::vector<std::pair<std::string, Hash128>> entries();
   // Removes the entries, and the files beside them of these names. How many files went.
   size_t clear(const std::vector<std::string>& texts = {});
   // A file beside the entries, without a checksum: who reads it looks at what it says. name: without "-".

@@ -3,9 +3,13 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include "aot/container.h"
+#include <algorithm>
+#include <cstring>
+
+#include "aot/check.h"
 #include "aot/package.h"
 #include "base/check.h"
+#include "compile/cache.h"
 #include "entry/version.h"
 #include "python/bind.h"
 
@@ -116,6 +120,41 @@ py::list run(const aot::Package& p, size_t entry, const std::vector<py::object>&
   return out;
 }
 
+// Entries of a disk cache as sections of one file, and back. Their keys say for which machine and versions they are.
+size_t save_cache(compile::Cache& cache, const std::string& path, size_t most) {
+  std::vector<std::string> names, contents;
+  size_t bytes = 0;
+  for (const auto& [kind, key] : cache.entries()) {
+    const std::optional<std::string> content = cache.get(kind, key);
+    if (!content || bytes + content->size() > most) continue;
+    bytes += content->size();
+    names.push_back(kind);
+    contents.push_back(std::string(reinterpret_cast<const char*>(&key), sizeof key) + *content);
+  }
+  std::vector<aot::Part> parts;
+  for (size_t i = 0; i < names.size(); ++i)
+    parts.push_back({"cache " + std::to_string(i) + " " + names[i], {contents[i]}});
+  aot::write_container(path, parts);
+  return parts.size();
+}
+
+size_t load_cache(compile::Cache& cache, const std::string& path) {
+  const aot::Container file(aot::open_file(path));
+  size_t count = 0;
+  for (const aot::Section& s : file.sections()) {
+    const std::string bytes = file.read(s), kind = s.name.substr(s.name.rfind(' ') + 1);
+    Hash128 key;
+    const bool plain = !kind.empty() && kind.size() < 32 &&
+                       std::ranges::all_of(kind, [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
+    if (!s.name.starts_with("cache ") || !plain || bytes.size() < sizeof key)
+      throw UserError("the file " + path + " holds no cache");
+    std::memcpy(&key, bytes.data(), sizeof key);
+    cache.put(kind, key, std::string_view(bytes).substr(sizeof key));
+    ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 void bind_aot(py::module_& m) {
@@ -149,19 +188,23 @@ void bind_aot(py::module_& m) {
         const py::gil_scoped_release nogil;
         p.exchange(weights);
       });
+  m.def("save_cache",
+        [](const std::string& path, size_t most) { return save_cache(compile::Cache::process(), path, most); });
+  m.def("load_cache", [](const std::string& path) { return load_cache(compile::Cache::process(), path); });
   m.def("write_package", &write, py::arg("path"), py::arg("entries"), py::arg("weights"), py::arg("plans"));
   m.def(
       "describe_package",
       [](const std::string& path) {
         std::vector<std::vector<plan::Plan>> plans;
-        const aot::Manifest manifest = aot::check_package(aot::open_file(path), &plans);
+        const aot::Manifest manifest = aot::check_package(aot::Container(aot::open_file(path)), &plans);
         std::vector<const plan::Plan*> first;
         for (const auto& of_entry : plans) first.push_back(&of_entry[0]);
         return describe_part(manifest, first);
       },
       "What a package says of itself; nothing of it is run.");
   m.def(
-      "check_package", [](const py::bytes& bytes) { aot::check_package(aot::in_memory(std::string_view(bytes))); },
+      "check_package",
+      [](const py::bytes& bytes) { aot::check_package(aot::Container(aot::in_memory(std::string_view(bytes)))); },
       "Throws where these bytes are no package. For tests.");
 }
 
