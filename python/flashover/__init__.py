@@ -69,6 +69,7 @@ __all__ = [
     "list_options",
     "live",
     "load",
+    "load_cache",
     "lower",
     "package",
     "package_info",
@@ -76,6 +77,7 @@ __all__ = [
     "replacing_torch_compile",
     "reset",
     "run",
+    "save_cache",
     "set_logs",
     "set_stance",
     "skip",
@@ -89,8 +91,10 @@ _LATER = {
     "ShapesCollection": "torch.export",
     "export": "flashover._export",
     "load": "flashover._package",
+    "load_cache": "flashover._package",
     "package": "flashover._package",
     "package_info": "flashover._package",
+    "save_cache": "flashover._package",
 }
 
 

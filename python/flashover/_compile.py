@@ -251,6 +251,18 @@ def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
     return self if copied is wrapped else _rebuild_callable(copied, self._flashover_settings)
 
 
+def _aot_compile(self: Any, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """Compiles for calls like the example (args, kwargs), without gradients, for good: no guards, no compiler later.
+
+    What it gives is called like the function; save_compiled_function(path) keeps it for flashover.load.
+    """
+    from flashover._package import AotCompiled
+
+    args, kwargs = inputs
+    return AotCompiled(self.__wrapped__, args, kwargs, self._flashover_settings.values)
+
+
 copyreg.pickle(_C.CompiledCallable, _reduce_callable)
-for _name, _method in (("__call__", _call), ("__copy__", _copy), ("__deepcopy__", _deepcopy)):
+_METHODS = {"__call__": _call, "__copy__": _copy, "__deepcopy__": _deepcopy, "aot_compile": _aot_compile}
+for _name, _method in _METHODS.items():
     _C.add_method(_C.CompiledCallable, _name, _method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,47 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Package:
 def package_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a package says of itself: entries, arguments, sizes, weights, machine. Nothing of it runs."""
     return _C.describe_package(os.fspath(path))
+
+
+def save_cache(path: str | os.PathLike[str], *, max_mb: int = 2048) -> int:
+    """Writes the disk cache of this process into one file, what was used last first; how many entries.
+
+    Another folder, user or machine of the same kind takes it by load_cache(); what was made by other versions, or for
+    another machine, lies there unused.
+    """
+    return _C.save_cache(os.fspath(path), max_mb << 20)
+
+
+def load_cache(path: str | os.PathLike[str]) -> int:
+    """Puts what save_cache() wrote into the disk cache of this process; how many entries. It is machine code that
+    later compilations run: load what you trust."""
+    return _C.load_cache(os.fspath(path))
+
+
+class AotCompiled:
+    """What compiled.aot_compile((args, kwargs)) gives: called like the function, kept by save_compiled_function()."""
+
+    def __init__(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, str]
+    ) -> None:
+        from flashover._export import export
+
+        with tempfile.TemporaryDirectory(prefix="flashover") as folder:
+            path = os.path.join(folder, "function.flash")
+            writer = _Writer(several=False)
+            writer.add("forward", export(function, args, kwargs), dict(options))
+            writer.write(path)
+            with open(path, "rb") as file:
+                self._bytes = file.read()
+            self._package = load(path)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._package(*args, **kwargs)
+
+    def save_compiled_function(self, path: str | os.PathLike[str]) -> None:
+        """Writes the package; flashover.load(path) gives it back."""
+        with open(path, "wb") as file:
+            file.write(self._bytes)
 
 
 class Entry:

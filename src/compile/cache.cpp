@@ -44,7 +44,7 @@ std::string header_of(std::string_view kind, const Hash128& key, std::string_vie
 }
 
 // The key that name_of() wrote as these digits.
-std::optional<Hash128> key_of(std::string_view digits) {
+std::optional<Hash128> parsed_key(std::string_view digits) {
   Hash128 key;
   const auto part = [&](size_t at, uint64_t& to) {
     const char* end = digits.data() + at + 16;
@@ -299,7 +299,7 @@ std::vector<std::pair<std::string, Hash128>> Cache::entries() {
   std::ranges::stable_sort(all, [](const File& a, const File& b) { return a.used > b.used; });
   for (const File& f : all) {
     const size_t dash = f.name.rfind('-');
-    if (const auto key = key_of(std::string_view(f.name).substr(dash + 1)))
+    if (const auto key = parsed_key(std::string_view(f.name).substr(dash + 1)))
       out.emplace_back(f.name.substr(0, dash), *key);
   }
   return out;
