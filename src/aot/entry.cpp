@@ -12,6 +12,8 @@
 
 namespace flashover::aot {
 
+constexpr uint8_t kConstantInput = 3;  // graph::InputKind::kConstant
+
 LoadedEntry::LoadedEntry(const Manifest& manifest, const PackagedEntry& entry, plan::Plan plan)
     : manifest_(manifest), entry_(entry) {
   for (const Argument& a : entry.arguments) position_.push_back(a.tensor ? static_cast<int32_t>(tensors_++) : -1);
@@ -21,6 +23,7 @@ LoadedEntry::LoadedEntry(const Manifest& manifest, const PackagedEntry& entry, p
     for (sym::Expr e : type.sizes) in.sizes.push_back(size_of(e));
     for (sym::Expr e : type.strides) in.strides.push_back(size_of(e));
     in.written = writes_argument(plan, i);
+    in.constant = plan.inputs[i].kind == kConstantInput;
     writes_ |= in.written;
   }
   executable_ = run::load(std::move(plan));
@@ -35,13 +38,15 @@ LoadedEntry::Size LoadedEntry::size_of(sym::Expr e) {
   return s;
 }
 
-bool LoadedEntry::writes_weight(size_t weight) const {
+bool LoadedEntry::any_input_of(size_t weight, bool Input::*property) const {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const Binding& b = entry_.inputs[i];
-    if (inputs_[i].written && b.kind == Binding::Kind::kWeight && static_cast<size_t>(b.index) == weight) return true;
+    if (inputs_[i].*property && b.kind == Binding::Kind::kWeight && static_cast<size_t>(b.index) == weight) return true;
   }
   return false;
 }
+bool LoadedEntry::writes_weight(size_t weight) const { return any_input_of(weight, &Input::written); }
+bool LoadedEntry::counts_on_weight(size_t weight) const { return any_input_of(weight, &Input::constant); }
 
 int64_t LoadedEntry::value_of(sym::Expr e, const Values& values) const {
   return sym::evaluate(e, [&](sym::Expr v) {

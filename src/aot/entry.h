@@ -17,6 +17,8 @@ class LoadedEntry {
   LoadedEntry(const Manifest& manifest, const PackagedEntry& entry, plan::Plan plan);
   const plan::Plan& plan() const { return executable_->plan(); }
   bool writes_weight(size_t weight) const;
+  // The plan may have been made for its values.
+  bool counts_on_weight(size_t weight) const;
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& weights, std::span<const at::Tensor> arguments) const;
 
  private:
@@ -27,8 +29,9 @@ class LoadedEntry {
   };
   struct Input {
     std::vector<Size> sizes, strides;
-    bool written = false;
+    bool written = false, constant = false;
   };
+  bool any_input_of(size_t weight, bool Input::*property) const;
   using Values = std::vector<int64_t>;  // by slot
   Size size_of(sym::Expr e);
   int64_t value_of(const Size& s, const Values& values) const;

@@ -168,7 +168,10 @@ void Package::exchange(const std::vector<std::pair<std::string, at::Tensor>>& we
   for (const auto& [name, value] : weights) {
     const auto found = std::ranges::find_if(manifest_.weights, [&](const Weight& w) { return w.name == name; });
     if (found == manifest_.weights.end()) throw UserError("the package has no weight " + name);
-    at::Tensor& old = (*made)[static_cast<size_t>(found - manifest_.weights.begin())];
+    const auto index = static_cast<size_t>(found - manifest_.weights.begin());
+    if (std::ranges::any_of(entries_, [&](const auto& e) { return e->counts_on_weight(index); }))
+      throw UserError("the weight " + name + " is a constant of the program, whose code may count on its values");
+    at::Tensor& old = (*made)[index];
     if (!value.defined() || value.scalar_type() != old.scalar_type() || value.sizes() != old.sizes())
       throw UserError("the weight " + name + " has another type or other sizes in the package");
     at::Tensor copy = at::empty_strided(old.sizes(), old.strides(), old.options());

@@ -187,6 +187,20 @@ def test_weights_are_exchanged_as_a_whole(tmp_path):
         loaded.exchange({names[0]: torch.ones(2)})
 
 
+def test_constants_of_the_program_are_not_exchanged(tmp_path):
+    program = flashover.export(lambda x: x * torch.tensor([2.0, 3.0]), (torch.ones(2),))
+    flashover.package(program, tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    for name in loaded.weights():
+        try:
+            loaded.exchange({name: torch.tensor([5.0, 7.0])})
+        except exc.UserError as error:
+            assert "constant of the program" in str(error)
+            assert torch.equal(loaded(torch.ones(2)), torch.tensor([2.0, 3.0]))
+        else:
+            assert torch.equal(loaded(torch.ones(2)), torch.tensor([5.0, 7.0]))
+
+
 def test_a_training_step(tmp_path):
     class Step(torch.nn.Module):
         def __init__(self):
