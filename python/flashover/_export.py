@@ -189,7 +189,10 @@ class _Builder:
             lifted = [mode.from_tensor(tensor, static_shapes=True) for _, _, tensor, _ in self.lifted]
             # What torch's shape functions ask of sizes is no condition of the program: the capture has those.
             with mode.shape_env.suppress_guards():
-                _Propagate(gm).run(*lifted, *fakes)
+                try:
+                    _Propagate(gm).run(*lifted, *fakes)
+                except Exception as error:
+                    raise exc.ExportError(f"cannot be exported: torch's fake tensors fail: {error}") from error
         return self._exported(gm, outputs, self._constraints(mode, gm, shapes, equalities, signature))
 
     # -- sizes --
