@@ -2,6 +2,8 @@
 #include "sym/environment.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -48,13 +50,40 @@ std::optional<bool> proven(Relation r, Expr a, Expr b) {
   return std::nullopt;
 }
 
+// What all of its terms are multiples of: 6 of 6*a - 12*b.
+int64_t content(Expr e) {
+  const auto of_term = [](Expr t) {
+    if (t.is_const()) return std::abs(t.value());
+    return t.kind() == Kind::kMul && t.operands()[0].is_const() ? std::abs(t.operands()[0].value()) : int64_t{1};
+  };
+  if (e.kind() != Kind::kAdd) return of_term(e);
+  int64_t out = 0;
+  for (Expr t : e.operands()) out = std::gcd(out, of_term(t));
+  return out;
+}
+
+// Does some term of e have s and something else that is no number as factors?
+bool is_factor(Expr e, Expr s) {
+  const auto has = [&](Expr t) {
+    if (t.kind() != Kind::kMul) return false;
+    const auto factors = t.operands().subspan(t.operands()[0].is_const() ? 1 : 0);
+    return factors.size() > 1 && std::ranges::find(factors, s) != factors.end();
+  };
+  return e.kind() == Kind::kAdd ? std::ranges::any_of(e.operands(), has) : has(e);
+}
+
 // Whether `fact` proves that a < b (or a <= b): it does if its own difference is as large, by itself or as often as some
 // size says.
 bool implies_less(const SizeGuard& fact, bool strict, Expr a, Expr b) {
   const bool fact_strict = fact.relation == Relation::kLess;
   if (!fact_strict && fact.relation != Relation::kLessEqual) return false;
   const Expr given = fact.b - fact.a - Expr(fact_strict ? 1 : 0), wanted = b - a - Expr(strict ? 1 : 0);  // both >= 0
-  if (proven_le(given, wanted)) return true;
+  const auto says = [&](Expr known) {  // by itself, or as often as makes its terms those wanted
+    if (proven_le(known, wanted)) return true;
+    const int64_t whole = content(known), times = whole > 0 ? content(wanted) / whole : 0;
+    return times > 1 && times < (1 << 20) && proven_le(known * Expr(times), wanted);
+  };
+  if (says(given)) return true;
   std::vector<Expr> sizes;
   collect_vars(wanted, sizes);
   // 4*u <= 80 is 4 times u <= 20.
@@ -65,11 +94,19 @@ bool implies_less(const SizeGuard& fact, bool strict, Expr a, Expr b) {
     return times > 1 && proven_le(given * Expr(times), wanted);
   };
   return std::any_of(sizes.begin(), sizes.end(), [&](Expr s) {
-    return by_a_number(s) || (s.range().lo >= 0 && !(wanted == s) && proven_le(given * s, wanted));
+    return by_a_number(s) || (s.range().lo >= 0 && is_factor(wanted, s) && says(given * s));
   });
 }
 
 std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
+  if (fact.relation == Relation::kEqual) {  // as two facts, neither of which is an equality
+    const SizeGuard up{Relation::kLessEqual, fact.a, fact.b}, down{Relation::kLessEqual, fact.b, fact.a};
+    const bool at_most = implies_less(up, false, a, b) || implies_less(down, false, a, b),
+               at_least = implies_less(up, false, b, a) || implies_less(down, false, b, a);
+    if (r == Relation::kLessEqual && at_most) return true;
+    if (r == Relation::kLess && at_least) return false;
+    if (at_most && at_least && (r == Relation::kEqual || r == Relation::kNotEqual)) return r == Relation::kEqual;
+  }
   switch (r) {
     case Relation::kEqual:
     case Relation::kNotEqual:
@@ -321,10 +358,19 @@ void take_least(const SizeGuard& g, Least& out) {
 
 }  // namespace
 
+const Environment::Learned& Environment::learned() const {
+  if (learned_.guards == guards_.size() && learned_.solved == solved_.size()) return learned_;
+  learned_ = {.guards = guards_.size(), .solved = solved_.size()};
+  for (const AskedGuard& g : guards_) {
+    learned_.facts.push_back({g.guard.relation, canonical(g.guard.a), canonical(g.guard.b)});
+    take_least(g.guard, learned_.least);
+  }
+  return learned_;
+}
+
 // The same for sizes that are larger by what the guards say is their least.
 Expr Environment::raised(Expr e) const {
-  Least least;
-  for (const AskedGuard& g : guards_) take_least(g.guard, least);
+  const Least& least = learned().least;
   if (least.empty()) return e;
   return substitute(e, [&](Expr variable) -> std::optional<Expr> {
     const auto known = least.find(variable);
@@ -333,22 +379,32 @@ Expr Environment::raised(Expr e) const {
 }
 
 std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
+  if (far_above(a) != far_above(b)) return r == Relation::kNotEqual || (r != Relation::kEqual && far_above(b));
   if (const auto answer = proven(r, a, b)) return answer;
-  const bool far = far_above(a) || far_above(b);
-  if (!far)
-    if (const auto answer = proven_of_larger(r, a - b, [this](Expr e) { return raised(e); })) return answer;
-  for (const AskedGuard& g : guards_)
-    if (const auto answer = by_fact({g.guard.relation, canonical(g.guard.a), canonical(g.guard.b)}, r, a, b))
-      return answer;
+  if (far_above(a)) return std::nullopt;
+  constexpr size_t kMostAnswers = 1 << 16;
+  const std::tuple question{r, static_cast<const void*>(a.node()), static_cast<const void*>(b.node()), presuming};
+  const auto asked_before = learned().answers.find(question);
+  if (asked_before != learned_.answers.end()) return asked_before->second;
+  const std::optional<bool> answer = found_known(r, a, b);
+  if (learned_.answers.size() > kMostAnswers) learned_.answers.clear();
+  learned_.answers.emplace(question, answer);
+  return answer;
+}
+
+std::optional<bool> Environment::found_known(Relation r, Expr a, Expr b) const {
+  if (const auto answer = proven_of_larger(r, a - b, [this](Expr e) { return raised(e); })) return answer;
+  const std::vector<SizeGuard>& facts = learned().facts;
+  for (const SizeGuard& fact : facts)
+    if (const auto answer = by_fact(fact, r, a, b)) return answer;
   if (divides(a) || divides(b))
     if (const auto answer = known_of_multiples(r, a, b)) return answer;
-  if (!presuming || far) return std::nullopt;
+  if (!presuming) return std::nullopt;
   if (const auto answer = proven_of_larger(r, a - b, presumed)) return answer;
   if (least_over_loops(a - b) != a - b) return std::nullopt;
   const Expr difference = presumed(a - b);
-  for (const AskedGuard& g : guards_)
-    if (const auto answer =
-            by_fact({g.guard.relation, presumed(canonical(g.guard.a - g.guard.b)), Expr(0)}, r, difference, Expr(0)))
+  for (const SizeGuard& fact : facts)
+    if (const auto answer = by_fact({fact.relation, presumed(fact.a - fact.b), Expr(0)}, r, difference, Expr(0)))
       return answer;
   return std::nullopt;
 }
@@ -356,12 +412,14 @@ std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
 // By what the guards say of divisors.
 std::optional<bool> Environment::known_of_multiples(Relation r, Expr a, Expr b) const {
   std::vector<Remainder> zero;
-  for (const AskedGuard& g : guards_)
-    if (g.guard.relation == Relation::kEqual)
-      if (const auto r = remainder_of(canonical(g.guard.a) - canonical(g.guard.b))) zero.push_back(*r);
+  for (const SizeGuard& fact : learned().facts)
+    if (fact.relation == Relation::kEqual)
+      if (const auto r = remainder_of(fact.a - fact.b)) zero.push_back(*r);
   std::vector<Remainder> left;
   collect_remainders(a, left);
   collect_remainders(b, left);
+  collect_quotients(a, left);
+  collect_quotients(b, left);
   const Multiples multiples(std::move(zero), std::move(left));
   return multiples.empty() ? std::nullopt : proven(r, multiples.of(a), multiples.of(b));
 }
@@ -429,7 +487,6 @@ bool Environment::solve(Expr difference) {
 bool Environment::holds(Relation r, Expr a, Expr b) {
   a = canonical(a);
   b = canonical(b);
-  if (far_above(a) != far_above(b)) return r == Relation::kNotEqual || (r != Relation::kEqual && far_above(b));
   if (const auto answer = known(r, a, b)) return *answer;
   if (assumes_) return false;
   if (has_data_size(a) || has_data_size(b)) return holds_usually(r, a, b);

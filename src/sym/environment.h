@@ -13,9 +13,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -113,8 +115,18 @@ class Environment {
   std::function<void(const std::string&)> refuse;  // throws; unset: Declined is thrown
 
  private:
+  // What follows from the guards, as long as they stay these: questions come again and again.
+  struct Learned {
+    size_t guards = 0, solved = 0;            // so many there were
+    std::vector<SizeGuard> facts;             // the guards, canonical
+    std::unordered_map<Expr, int64_t> least;  // that they leave of sizes
+    std::map<std::tuple<Relation, const void*, const void*, bool>, std::optional<bool>> answers;
+  };
+  const Learned& learned() const;
+
   std::string here() const { return line ? line() : ""; }
   std::optional<bool> known(Relation r, Expr a, Expr b) const;
+  std::optional<bool> found_known(Relation r, Expr a, Expr b) const;
   Expr raised(Expr e) const;
   std::optional<bool> known_of_multiples(Relation r, Expr a, Expr b) const;
   bool holds_by_divisors(Expr a, Expr b);
@@ -133,6 +145,7 @@ class Environment {
   std::vector<Fixed> fixed_;
   Fixing how_ = Fixing::kCompared;  // of what is fixed now
   bool assumes_ = false;
+  mutable Learned learned_;
 };
 
 // While it lives, on its thread, known_eq and its kin (sym.h) ask the environment what they cannot prove.

@@ -95,6 +95,60 @@ TEST(Environment, WhatGuardsProveOfLoopsHolds) {
   EXPECT_GT(proven, 300);
 }
 
+// A size is at most what it is rounded up to, and at least what it is rounded down to.
+TEST(Environment, SizesThatAreRounded) {
+  Environment e;
+  const Expr a = e.add(33), up = Expr(32) * floordiv(a + Expr(31), Expr(32)), down = Expr(8) * floordiv(a, Expr(8));
+  EXPECT_TRUE(e.holds(kLessEqual, a, up));
+  EXPECT_TRUE(e.holds(kLessEqual, down, a));
+  EXPECT_TRUE(e.holds(kLessEqual, down, up));
+  EXPECT_TRUE(e.holds(kLess, up, a + Expr(32)));
+  EXPECT_TRUE(e.guards().empty());
+  EXPECT_FALSE(e.holds(kEqual, up, a));  // a question: it depends
+  EXPECT_EQ(e.guards().size(), 1u);
+}
+
+TEST(Environment, AnEqualityHoldsTimesANumberAndASize) {
+  const Expr a = size_symbol(0), b = size_symbol(1), up = Expr(32) * floordiv(a + Expr(31), Expr(32));
+  const AssumeScope facts({{kEqual, up, a}});
+  EXPECT_TRUE(known_eq(up, a));
+  EXPECT_TRUE(known_eq(Expr(3) * up, Expr(3) * a));
+  EXPECT_TRUE(known_eq(Expr(3) * b * up, Expr(3) * b * a));
+  EXPECT_FALSE(known_eq(Expr(3) * b * up, Expr(2) * b * a));
+  EXPECT_TRUE(known_le(up * b, a * b));
+}
+
+TEST(Environment, WhatIsProvenOfQuotientsHolds) {
+  const Expr a = size_symbol(0), b = size_symbol(1);
+  std::mt19937 random(5);
+  const auto pick = [&](int lo, int hi) { return Expr(std::uniform_int_distribution<int>(lo, hi)(random)); };
+  int proven = 0;
+  for (int round = 0; round < 6000; ++round) {
+    const Expr by = pick(2, 5), moved = pick(-3, 6), rounded = by * floordiv(a + moved, by);
+    const auto sum = [&] { return pick(-2, 2) * a + pick(-2, 2) * rounded + pick(-1, 1) * b + pick(-7, 7); };
+    const Relation relation = random() % 2 ? kEqual : kLessEqual;
+    const SizeGuard guard{relation, pick(1, 2) * rounded, pick(1, 2) * a + pick(-1, 1)};
+    const Expr x = sum(), y = sum();
+    bool equal = false, less = false, at_most = false, differ = false;
+    {
+      const AssumeScope facts({guard});
+      equal = known_eq(x, y), less = known_lt(x, y), at_most = known_le(x, y), differ = known_ne(x, y);
+    }
+    if (!equal && !less && !at_most && !differ) continue;
+    ++proven;
+    for (int64_t s = 0; s < 24; ++s)
+      for (int64_t t = 0; t < 6; ++t) {
+        const auto at = [&](Expr e) { return evaluate(e, [&](Expr v) { return v == a ? s : t; }); };
+        if (!satisfied(guard.relation, at(guard.a), at(guard.b))) continue;
+        const int64_t left = at(x), right = at(y);
+        ASSERT_TRUE((!equal || left == right) && (!less || left < right) && (!at_most || left <= right) &&
+                    (!differ || left != right))
+            << x.str() << " and " << y.str() << " where " << str(guard) << ", at " << s << ", " << t;
+      }
+  }
+  EXPECT_GT(proven, 300);
+}
+
 TEST(Environment, AGuardOfAProductSaysThatNoSizeIsZero) {
   const Expr a = size_symbol(0), b = size_symbol(1);
   const AssumeScope facts({{kNotEqual, 3 * a * b, Expr(0)}});

@@ -20,38 +20,43 @@ c10::SymNode truth(bool value) { return c10::make_intrusive<c10::ConstantSymNode
 
 thread_local int open_questions = 0;
 
-// A comparison that is decided when it is known how it is asked.
+// A comparison that is decided when it is known how it is asked. `open`: as OpenQuestions says.
 class AskedNode final : public c10::SymNodeImpl {
  public:
-  AskedNode(std::shared_ptr<Environment> environment, Relation r, Expr a, Expr b)
-      : environment_(std::move(environment)), relation_(r), a_(a), b_(b) {}
+  AskedNode(std::shared_ptr<Environment> environment, sym::SizeGuard what, bool open)
+      : environment_(std::move(environment)), what_(what), open_(open) {}
 
   bool is_int() override { return false; }
   bool is_bool() override { return true; }
   bool is_float() override { return false; }
   bool has_hint() override { return true; }
-  bool guard_bool(const char*, int64_t) override { return environment_->holds(relation_, a_, b_); }
-  bool guard_or_false(const char* file, int64_t line) override { return open(file, line); }
-  bool guard_or_true(const char* file, int64_t line) override { return open(file, line); }
-  bool guard_size_oblivious(const char* file, int64_t line) override { return open(file, line); }
+  bool guard_bool(const char*, int64_t) override { return environment_->holds(what_.relation, what_.a, what_.b); }
+  // The way it is now would do as well, and is not worth a guard.
+  bool statically_known_true(const char*, int64_t) override {
+    return environment_->follows(what_.relation, what_.a, what_.b);
+  }
+  bool guard_or_false(const char* file, int64_t line) override { return usual(file, line); }
+  bool guard_or_true(const char* file, int64_t line) override { return usual(file, line); }
+  bool guard_size_oblivious(const char* file, int64_t line) override { return usual(file, line); }
   bool expect_true(const char* file, int64_t line) override { return guard_bool(file, line); }
   bool bool_() override { return guard_bool("", 0); }
   c10::SymNode sym_not() override { return truth(!bool_()); }
   c10::SymNode sym_and(const c10::SymNode& other) override { return truth(bool_() && other->guard_bool("", 0)); }
   c10::SymNode sym_or(const c10::SymNode& other) override { return truth(bool_() || other->guard_bool("", 0)); }
   c10::SymNode wrap_bool(bool b) override { return truth(b); }
-  c10::SymNode clone() override { return c10::make_intrusive<AskedNode>(environment_, relation_, a_, b_); }
-  std::string str() override { return sym::str(sym::SizeGuard{relation_, a_, b_}); }
+  c10::SymNode clone() override { return c10::make_intrusive<AskedNode>(environment_, what_, open_); }
+  std::string str() override { return sym::str(what_); }
 
  private:
-  bool open(const char* file, int64_t line) {
-    const sym::PresumeScope presume;
+  bool usual(const char* file, int64_t line) {
+    std::optional<sym::PresumeScope> presume;
+    if (open_) presume.emplace();
     return guard_bool(file, line);
   }
 
   std::shared_ptr<Environment> environment_;
-  Relation relation_;
-  Expr a_, b_;
+  sym::SizeGuard what_;
+  bool open_;
 };
 
 // Of a size that follows from data: whoever asks says what to do where it is not known.
@@ -235,8 +240,7 @@ class SizeNode final : public c10::SymNodeImpl {
   c10::SymNode ask(Relation r, Expr a, Expr b) const {
     if ((sym::has_data_size(a) || sym::has_data_size(b)) && !environment_->known_of_data(r, a, b))
       return c10::make_intrusive<SizeQuestion>(environment_, r, a, b);
-    if (open_questions > 0) return c10::make_intrusive<AskedNode>(environment_, r, a, b);
-    return truth(environment_->holds(r, a, b));
+    return c10::make_intrusive<AskedNode>(environment_, sym::SizeGuard{r, a, b}, open_questions > 0);
   }
   Expr of(const c10::SymNode& other) const {
     if (const auto* size = dynamic_cast<const SizeNode*>(other.get())) return size->expr();

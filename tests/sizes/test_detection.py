@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -140,3 +141,47 @@ def test_models_are_whole(name: str) -> None:
     after = flashover.compile_stats()
     assert after["graph_breaks"] == before["graph_breaks"]
     assert max(counts) > 0
+
+
+def padded(image: Tensor, by: int = 32) -> Tensor:
+    """As torchvision's transform batches images: sizes rounded up, the image written into zeros."""
+    height, width = (math.ceil(float(n) / by) * by for n in image.shape[1:])
+    batch = image.new_full([1, 3, height, width], 0)
+    batch[0, : image.shape[0], : image.shape[1], : image.shape[2]].copy_(image)
+    return batch
+
+
+def cropped(image: Tensor) -> Tensor:
+    return padded(image)[0, :, : image.shape[1], : image.shape[2]].mul(2)
+
+
+@pytest.mark.parametrize("f", [padded, cropped])
+def test_sizes_that_are_rounded_up(f: Callable[[Tensor], Tensor]) -> None:
+    compiled = flashover.compile(f, fullgraph=True, dynamic=True)
+    before = flashover.compile_stats()["graphs"]
+    for size in [(64, 64), (96, 96), (80, 112), (1, 31), (33, 64), (300, 100)]:
+        image = torch.rand(3, *size)
+        assert torch.equal(compiled(image), f(image)), size
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
+@pytest.mark.timeout(600)
+def test_images_of_many_sizes_share_versions() -> None:
+    """Sizes on which a level has one row or column are cases of their own; no other size is compiled for itself."""
+    torch.manual_seed(0)
+    model = detector("retinanet_resnet50_fpn")
+    model.transform.min_size, model.transform.max_size = (136,), 256
+    compiled = flashover.compile(model)
+    before = flashover.compile_stats()
+    with torch.no_grad():
+        for seed, size in enumerate(
+            [(64, 64), (96, 96), (80, 112), (128, 96), (160, 160), (64, 96), (72, 88), (90, 70)]
+        ):
+            torch.manual_seed(seed)
+            images = [torch.rand(3, *size)]
+            (want,), (got,) = model(images), compiled(images)
+            assert len(got["boxes"]) == len(want["boxes"]), size
+            torch.testing.assert_close(got["scores"], want["scores"], rtol=1e-3, atol=1e-4)
+    after = flashover.compile_stats()
+    assert after["graphs"] - before["graphs"] <= 4
+    assert after["eager_calls"] == before["eager_calls"] and after["graph_breaks"] == before["graph_breaks"]
