@@ -404,9 +404,11 @@ bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
   return objects.match(e, request.slots);
 }
 
-// A graph of torch's calls has no checks of what the capture took for granted.
-bool takes_for_granted(const frame::Capture& c) {
-  return c.assumes || c.data_sizes || !c.sizes.empty() || !c.numbers.empty() || !c.narrowed_inputs.empty() ||
+// A graph of torch's calls has no checks of what the capture took for granted, and no writes that the trace knows how
+// to hand to autograd only together with the backward.
+bool is_better_traced(const frame::Capture& c) {
+  return c.declined || c.assumes || c.data_sizes || !c.sizes.empty() || !c.numbers.empty() ||
+         !c.narrowed_inputs.empty() ||
          std::ranges::any_of(c.graph.nodes, [](const graph::Node& n) { return n.op->check; });
 }
 
@@ -436,7 +438,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
     request.varying_sizes = &*as_they_are;
     if (!capture_and_guard(a, request)) return;
   }
-  if (c.torch_graph != nullptr && takes_for_granted(c)) {
+  if (c.torch_graph != nullptr && is_better_traced(c)) {
     forget_capture(e);
     request.torch_calls = false;
     if (!capture_and_guard(a, request)) return;

@@ -377,3 +377,22 @@ def test_state_of_modules_and_views_of_inputs() -> None:
         flat, same, detached, seen = compiled(x)
         assert same is x and flat._base is x and detached.data_ptr() == x.data_ptr() and seen is net.seen
         assert x._version == version + 1 and net.seen == 2 * n and x[0].sum() == 0
+
+
+def test_written_inputs_that_lead_to_gradients() -> None:
+    """The trace hands such writes to autograd together with the backward, so the graph is one of operators."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x[1:] = y[:-1] * 2
+        return x + 1
+
+    found = []
+    for run in (f, flashover.compile(f, backend=(seen := Recorder()), fullgraph=True)):
+        torch.manual_seed(0)
+        x, y = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+        written = x * 3
+        run(written, y).square().sum().backward()
+        found.append([written.detach(), x.grad, y.grad])
+    assert len(seen.graphs) == 1
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
