@@ -331,6 +331,38 @@ bool recombine(Sum& s) {
   return false;
 }
 
+// c*x + c*(-x mod b)  ->  c*b*((x + b - 1) // b), where c may be a product of sizes: what padding makes of a size.
+bool round_up(Sum& s) {
+  for (size_t m = 0; m < s.terms.size(); ++m) {
+    const Term term = s.terms[m];
+    std::vector<Expr> factors{term.e};
+    if (term.e.kind() == Kind::kMul) factors.assign(term.e.operands().begin(), term.e.operands().end());
+    for (size_t f = 0; f < factors.size(); ++f) {
+      if (factors[f].kind() != Kind::kMod || !factors[f].operands()[1].is_const()) continue;
+      const Expr b = factors[f].operands()[1];
+      Expr others(1), x = -factors[f].operands()[0];
+      for (size_t i = 0; i < factors.size(); ++i)
+        if (i != f) others *= factors[i];
+      const auto is_there = [&](const Term& part) {
+        int64_t coef = 0;
+        return !__builtin_mul_overflow(part.coef, term.coef, &coef) &&
+               std::ranges::any_of(s.terms, [&](const Term& t) { return t.e == part.e && t.coef == coef; });
+      };
+      Sum parts = to_sum(others * x);
+      if (b.is_const(2) && !std::ranges::all_of(parts.terms, is_there)) x = -x, parts = to_sum(others * x);  // as odd
+      if (parts.terms.empty() || !std::ranges::all_of(parts.terms, is_there)) continue;
+      const auto taken = [&](const Term& t) {
+        return t.e == term.e || std::ranges::any_of(parts.terms, [&](const Term& part) { return part.e == t.e; });
+      };
+      std::erase_if(s.terms, taken);
+      s.constant = add_checked(s.constant, mul_checked(-parts.constant, term.coef));
+      add_into(s, others * b * floordiv(x + b - Expr(1), b), term.coef);
+      return true;
+    }
+  }
+  return false;
+}
+
 // c*k*(x // k)*rest  ->  c*x*rest where k divides x
 bool multiply_out(Sum& s) {
   for (size_t i = 0; i < s.terms.size(); ++i) {
@@ -354,7 +386,7 @@ bool multiply_out(Sum& s) {
 Expr from_sum(Sum s) {
   auto drop_zeros = [&] { std::erase_if(s.terms, [](const Term& t) { return t.coef == 0; }); };
   drop_zeros();
-  while (multiply_out(s) || (s.terms.size() > 1 && recombine(s))) drop_zeros();
+  while (multiply_out(s) || (s.terms.size() > 1 && (recombine(s) || round_up(s)))) drop_zeros();
   if (s.terms.empty()) return Expr(s.constant);
   if (s.terms.size() == 1 && s.constant == 0) return scaled(s.terms[0].e, s.terms[0].coef);
   std::sort(s.terms.begin(), s.terms.end(), [](const Term& a, const Term& b) { return before(a.e, b.e); });

@@ -28,6 +28,19 @@ TEST(Sym, EqualSumsAreOneNode) {
   EXPECT_EQ((4 * a - b + 3).str(), "4*i0.10 - i1.7 + 3");
 }
 
+TEST(Sym, WhatPaddingMakesOfASizeIsRoundedUp) {
+  const Expr a = size_symbol(0), b = size_symbol(1), h = floordiv(a, Expr(4));
+  EXPECT_EQ((h + mod(-h, Expr(8))).str(), "8*((s0 // 4 + 7) // 8)");
+  EXPECT_EQ((b * h + b * mod(-h, Expr(8)) + Expr(3)).str(),
+            (b * Expr(8) * floordiv(h + Expr(7), Expr(8)) + Expr(3)).str());
+  EXPECT_EQ(mod((h + mod(-h, Expr(8))) * b, Expr(8)), Expr(0));
+  EXPECT_EQ((a + mod(-b, Expr(8))).str(), "s0 + (-1*s1) mod 8");
+  EXPECT_EQ((a + mod(a, Expr(2))).str(), "2*((s0 + 1) // 2)");
+  EXPECT_EQ((a + mod(a, Expr(4))).str(), "s0 + s0 mod 4");
+  for (int64_t n = 0; n < 70; ++n)
+    EXPECT_EQ(evaluate(h + mod(-h, Expr(8)) - Expr(2), [&](Expr) { return n; }), (n / 4 + 7) / 8 * 8 - 2);
+}
+
 TEST(Sym, ReshapeThereAndBackIsTheIdentity) {
   Expr a = loop("i0", 6), b = loop("i1", 8);
   Expr flat = a * 8 + b;
