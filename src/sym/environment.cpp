@@ -98,8 +98,16 @@ bool implies_less(const SizeGuard& fact, bool strict, Expr a, Expr b) {
   });
 }
 
+// Does `other` mention all variables of e?
+bool all_mentioned(Expr e, Expr other) {
+  std::vector<Expr> needed, there;
+  collect_vars(e, needed);
+  collect_vars(other, there);
+  return std::ranges::all_of(needed, [&](Expr v) { return std::ranges::find(there, v) != there.end(); });
+}
+
 std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
-  if (fact.relation == Relation::kEqual) {  // as two facts, neither of which is an equality
+  if (fact.relation == Relation::kEqual && all_mentioned(fact.a - fact.b, a - b)) {  // as two facts of an order
     const SizeGuard up{Relation::kLessEqual, fact.a, fact.b}, down{Relation::kLessEqual, fact.b, fact.a};
     const bool at_most = implies_less(up, false, a, b) || implies_less(down, false, a, b),
                at_least = implies_less(up, false, b, a) || implies_less(down, false, b, a);
@@ -383,7 +391,7 @@ std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
   if (const auto answer = proven(r, a, b)) return answer;
   if (far_above(a)) return std::nullopt;
   constexpr size_t kMostAnswers = 1 << 16;
-  const std::tuple question{r, static_cast<const void*>(a.node()), static_cast<const void*>(b.node()), presuming};
+  const std::tuple question{r, static_cast<const void*>((a - b).node()), presuming};
   const auto asked_before = learned().answers.find(question);
   if (asked_before != learned_.answers.end()) return asked_before->second;
   const std::optional<bool> answer = found_known(r, a, b);

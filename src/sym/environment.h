@@ -117,10 +117,10 @@ class Environment {
  private:
   // What follows from the guards, as long as they stay these: questions come again and again.
   struct Learned {
-    size_t guards = 0, solved = 0;            // so many there were
-    std::vector<SizeGuard> facts;             // the guards, canonical
-    std::unordered_map<Expr, int64_t> least;  // that they leave of sizes
-    std::map<std::tuple<Relation, const void*, const void*, bool>, std::optional<bool>> answers;
+    size_t guards = 0, solved = 0;                                                   // so many there were
+    std::vector<SizeGuard> facts;                                                    // the guards, canonical
+    std::unordered_map<Expr, int64_t> least;                                         // that they leave of sizes
+    std::map<std::tuple<Relation, const void*, bool>, std::optional<bool>> answers;  // by the difference
   };
   const Learned& learned() const;
 
