@@ -3,7 +3,6 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>

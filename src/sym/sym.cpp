@@ -303,18 +303,25 @@ Expr make_product(std::vector<Expr> factors) {
   return make(Kind::kMul, std::move(factors), range, hint);
 }
 
+// What a term is a product of; itself where it is none.
+std::span<const Expr> factors_of(const Expr& e) {
+  return e.kind() == Kind::kMul ? e.operands() : std::span<const Expr>(&e, 1);
+}
+Expr product_without(std::span<const Expr> factors, size_t left_out) {
+  Expr product(1);
+  for (size_t i = 0; i < factors.size(); ++i)
+    if (i != left_out) product *= factors[i];
+  return product;
+}
+
 // c*b*(x // b) + c*(x mod b)  ->  c*x, where c and b may be products of sizes.
 bool recombine(Sum& s) {
   for (size_t m = 0; m < s.terms.size(); ++m) {
     const Term term = s.terms[m];
-    std::vector<Expr> factors{term.e};
-    if (term.e.kind() == Kind::kMul) factors.assign(term.e.operands().begin(), term.e.operands().end());
+    const auto factors = factors_of(term.e);
     for (size_t f = 0; f < factors.size(); ++f) {
       if (factors[f].kind() != Kind::kMod) continue;
-      const Expr x = factors[f].operands()[0], b = factors[f].operands()[1];
-      Expr others(1);
-      for (size_t i = 0; i < factors.size(); ++i)
-        if (i != f) others *= factors[i];
+      const Expr x = factors[f].operands()[0], b = factors[f].operands()[1], others = product_without(factors, f);
       const Expr partner = others * b * floordiv(x, b);
       if (partner.kind() == Kind::kAdd || partner.is_const()) continue;
       Term want = split_coefficient(partner);
@@ -335,14 +342,11 @@ bool recombine(Sum& s) {
 bool round_up(Sum& s) {
   for (size_t m = 0; m < s.terms.size(); ++m) {
     const Term term = s.terms[m];
-    std::vector<Expr> factors{term.e};
-    if (term.e.kind() == Kind::kMul) factors.assign(term.e.operands().begin(), term.e.operands().end());
+    const auto factors = factors_of(term.e);
     for (size_t f = 0; f < factors.size(); ++f) {
       if (factors[f].kind() != Kind::kMod || !factors[f].operands()[1].is_const()) continue;
-      const Expr b = factors[f].operands()[1];
-      Expr others(1), x = -factors[f].operands()[0];
-      for (size_t i = 0; i < factors.size(); ++i)
-        if (i != f) others *= factors[i];
+      const Expr b = factors[f].operands()[1], others = product_without(factors, f);
+      Expr x = -factors[f].operands()[0];
       const auto is_there = [&](const Term& part) {
         int64_t coef = 0;
         return !__builtin_mul_overflow(part.coef, term.coef, &coef) &&
@@ -367,14 +371,12 @@ bool round_up(Sum& s) {
 bool multiply_out(Sum& s) {
   for (size_t i = 0; i < s.terms.size(); ++i) {
     const Term t = s.terms[i];
-    const auto factors = t.e.kind() == Kind::kMul ? t.e.operands() : std::span<const Expr>(&t.e, 1);
+    const auto factors = factors_of(t.e);
     for (size_t f = 0; f < factors.size(); ++f) {
       if (factors[f].kind() != Kind::kFloorDiv) continue;
       const Expr x = factors[f].operands()[0], by = factors[f].operands()[1];
       if (!by.is_const() || by.value() < 2 || t.coef % by.value() != 0 || !mod(x, by).is_const(0)) continue;
-      Expr product = x;
-      for (size_t other = 0; other < factors.size(); ++other)
-        if (other != f) product = product * factors[other];
+      const Expr product = x * product_without(factors, f);
       s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(i));
       add_into(s, product, t.coef / by.value());
       return true;
