@@ -107,16 +107,6 @@ struct WithGil {
   ~WithGil() { PyGILState_Release(state); }
 };
 
-// An owned reference.
-struct Object {
-  PyObject* p;
-  explicit Object(PyObject* steal) : p(steal) {
-    if (!p) throw python_error();
-  }
-  ~Object() { Py_XDECREF(p); }
-  Object(const Object&) = delete;
-};
-
 PyObject* wrap(const std::vector<const at::Tensor*>& tensors) {
   PyObject* out = PyTuple_New(static_cast<Py_ssize_t>(tensors.size()));
   if (!out) throw python_error();
@@ -138,7 +128,7 @@ void unwrap_results(PyObject* result, size_t count, std::vector<at::Tensor>& out
     outputs.push_back(THPVariable_Unpack(result));
     return;
   }
-  Object items(PySequence_Fast(result, "the backend's callable must return a tuple or list of tensors"));
+  Reference items(PySequence_Fast(result, "the backend's callable must return a tuple or list of tensors"));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.p); i++) {
     PyObject* t = PySequence_Fast_GET_ITEM(items.p, i);
     if (!THPVariable_Check(t)) {
@@ -165,24 +155,24 @@ class Custom final : public Runner {
       constant_.push_back(constant);
       (constant ? constants : examples).push_back(&inputs[i]);
     }
-    Object given(wrap(examples)), fixed(wrap(constants));
+    Reference given(wrap(examples)), fixed(wrap(constants));
     compile(g, compiler, given.p, fixed.p);
   }
   // A graph that is compiled before there is anything to run it on: its examples are fake tensors.
   Custom(const graph::Graph& g, PyObject* compiler) : outputs_(g.outputs.size()), constant_(g.inputs.size(), false) {
     std::vector<at::Tensor> shapes;
     std::vector<const at::Tensor*> pointers;
-    Object devices(PyList_New(0)), none(PyTuple_New(0)), module(PyImport_ImportModule("flashover.fx_graph"));
+    Reference devices(PyList_New(0)), none(PyTuple_New(0)), module(PyImport_ImportModule("flashover.fx_graph"));
     for (const graph::Input& in : g.inputs) {
       const TensorType& t = g.type(in.value);
       const auto options = at::TensorOptions().dtype(aten::to_aten(t.dtype)).device(at::kMeta);
       shapes.push_back(at::empty_strided(aten::to_ints(t.sizes), aten::to_ints(t.strides), options));
-      Object device(PyUnicode_FromString(aten::to_aten(t.device).str().c_str()));
+      Reference device(PyUnicode_FromString(aten::to_aten(t.device).str().c_str()));
       if (PyList_Append(devices.p, device.p) != 0) throw python_error();
     }
     for (const at::Tensor& t : shapes) pointers.push_back(&t);
-    Object like(wrap(pointers));
-    Object given(PyObject_CallMethod(module.p, "fake_tensors", "OO", like.p, devices.p));
+    Reference like(wrap(pointers));
+    Reference given(PyObject_CallMethod(module.p, "fake_tensors", "OO", like.p, devices.p));
     compile(g, compiler, given.p, none.p);
   }
   ~Custom() override {
@@ -196,8 +186,8 @@ class Custom final : public Runner {
     std::vector<const at::Tensor*> given;
     for (size_t i = 0; i < count; i++)
       if (!constant_[i]) given.push_back(&inputs[i]);
-    Object args(wrap(given));
-    Object result(PyObject_CallObject(run_, args.p));
+    Reference args(wrap(given));
+    Reference result(PyObject_CallObject(run_, args.p));
     unwrap_results(result.p, outputs_, outputs);
     make_distinct(inputs, count, outputs);
   }
@@ -206,8 +196,8 @@ class Custom final : public Runner {
   void compile(const graph::Graph& g, PyObject* compiler, PyObject* examples, PyObject* constants) {
     const at::NoGradGuard no_grad;
     const frame::SignalsPass as_usual;
-    Object description(to_python(g)), module(PyImport_ImportModule("flashover.fx_graph"));
-    Object made(PyObject_CallMethod(module.p, "graph_module", "OO", description.p, constants));
+    Reference description(to_python(g)), module(PyImport_ImportModule("flashover.fx_graph"));
+    Reference made(PyObject_CallMethod(module.p, "graph_module", "OO", description.p, constants));
     if (made.p == Py_None) throw Declined("a graph that has no form in torch.fx");
     run_ = PyObject_CallMethod(module.p, "make_runner", "OOO", compiler, made.p, examples);
     if (!run_) throw python_error();
@@ -252,7 +242,7 @@ class OfTorchCalls final : public Runner {
     const frame::SignalsPass as_usual;
     std::vector<const at::Tensor*> given;
     for (const at::Tensor& t : examples) given.push_back(&t);
-    Object all(wrap(given));
+    Reference all(wrap(given));
     run_ = PyObject_CallMethod(torch_graph, "runner", "OO", custom, all.p);
     if (!run_) throw python_error();
   }
@@ -264,8 +254,8 @@ class OfTorchCalls final : public Runner {
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     std::vector<const at::Tensor*> given;
     for (size_t i = 0; i < count; i++) given.push_back(&inputs[i]);
-    Object args(wrap(given));
-    Object result(PyObject_CallOneArg(run_, args.p));
+    Reference args(wrap(given));
+    Reference result(PyObject_CallOneArg(run_, args.p));
     unwrap_results(result.p, outputs_, outputs);
   }
 
@@ -383,8 +373,8 @@ Step step_of_custom(graph::Graph forward, PyObject* compiler, const std::vector<
 struct AotCompilers {
   PyObject *forward = nullptr, *backward = nullptr;
   explicit AotCompilers(PyObject* custom) {
-    Object module(PyImport_ImportModule("flashover.backends"));
-    Object pair(PyObject_CallMethod(module.p, "aot_compilers", "O", custom));
+    Reference module(PyImport_ImportModule("flashover.backends"));
+    Reference pair(PyObject_CallMethod(module.p, "aot_compilers", "O", custom));
     if (pair.p == Py_None) return;
     forward = Py_NewRef(PyTuple_GET_ITEM(pair.p, 0));
     backward = Py_NewRef(PyTuple_GET_ITEM(pair.p, 1));

@@ -118,16 +118,6 @@ std::vector<std::string> problems_of(const Entry& e) {
   return out;
 }
 
-struct Reference {
-  PyObject* p;
-  explicit Reference(PyObject* steal) : p(steal) {
-    if (!p) throw python_error();
-  }
-  ~Reference() { Py_XDECREF(p); }
-  Reference(const Reference&) = delete;
-  PyObject* release() { return std::exchange(p, nullptr); }
-};
-
 template <typename Items, typename Make>
 PyObject* list_of(const Items& items, Make&& make) {
   Reference out(PyList_New(0));
