@@ -146,11 +146,11 @@ class PlanExecutable final : public Executable {
       else
         call_on_cuda(frame, inputs, outputs, consumed);
     } catch (Mismatch& m) {
-      undo_.undo(kept, m, inputs);
+      undo_.undo(kept, m);
       m.clean ? p.written.tell_restored(inputs) : p.written.tell(inputs);
       throw;
     } catch (...) {
-      if (undo_.undo(kept, frame.at, inputs)) failure_was_undone() = true;
+      if (undo_.undo(kept, frame.at)) failure_was_undone() = true;
       failure_was_undone() || frame.at < p.first_write ? p.written.tell_restored(inputs) : p.written.tell(inputs);
       throw;
     }

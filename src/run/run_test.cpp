@@ -247,6 +247,27 @@ TEST(Run, ErrorsCarryTheLabel) {
   EXPECT_THROW(run(*wrong, {at::eye(2)}), InternalError);
 }
 
+TEST(Run, AnInputThatACallConsumedIsRestored) {
+  plan::Plan p = plan::parse("plan \"x86-64\" {" + std::string(kKernels) + R"(
+    input 0 : f32[4] user
+    input 1 : i64[2] user
+    t0 : f32[4] = input 0
+    t1 : i64[2] = input 1
+    t2 : f32[4] = extern
+    t3 : f32[2] = output 0
+    call aten.mul_.Scalar(t0, 3) -> t0
+    call aten.neg.default(t0) -> t2
+    launch k2(t2, t1 -> t3) sizes [4, 2]
+    return t3 : f32[2]
+  })");
+  p.binaries[0].bytes = kernels();
+  const auto part = load(std::move(p), {.sub_plan = true});
+  const auto x = at::arange(4).to(at::kFloat), alias = x.detach(), before = x.clone();
+  std::vector<at::Tensor> inputs{x.detach(), at::tensor({3, 4}, at::kLong)}, outputs;
+  EXPECT_THROW(part->run_consuming(std::move(inputs), outputs), c10::IndexError);
+  EXPECT_TRUE(alias.equal(before));
+}
+
 TEST(Run, LoadDeclines) {
   const auto reason = [](const std::string& text, std::string elf) -> std::string {
     plan::Plan p = plan::parse(text);

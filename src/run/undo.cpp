@@ -121,27 +121,28 @@ void Undo::remember(Kept& kept, c10::TensorImpl* const* inputs) const {
     const std::lock_guard<std::mutex> lock(g.mutex());
     kept.generator = g.get_state();
   }
-  for (int32_t i : kept.guarded->kept) kept.contents.emplace_back(i, flat(program_, i, inputs[i]).clone());
+  for (int32_t i : kept.guarded->kept)
+    kept.contents.push_back({i, borrow(inputs[i]), flat(program_, i, inputs[i]).clone()});
 }
 
-void Undo::restore(const Kept& kept, c10::TensorImpl* const* inputs) const {
-  for (const auto& [i, contents] : kept.contents) flat(program_, i, inputs[i]).copy_(contents);
+void Undo::restore(const Kept& kept) const {
+  for (const Content& c : kept.contents) flat(program_, c.index, c.input.unsafeGetTensorImpl()).copy_(c.bytes);
   if (!kept.generator.defined()) return;
   at::Generator g = generator();
   const std::lock_guard<std::mutex> lock(g.mutex());
   g.set_state(kept.generator);
 }
 
-bool Undo::undo(const Kept& kept, size_t at, c10::TensorImpl* const* inputs) const {
+bool Undo::undo(const Kept& kept, size_t at) const {
   const bool acted = at >= program_.first_effect && at < SIZE_MAX;  // not to be done again
   const bool unwritten = at < program_.first_write && at < SIZE_MAX;
   if (acted || !(at < kept.guarded->end || (unwritten && (kept.guarded->needed || !program_.random)))) return false;
-  restore(kept, inputs);
+  restore(kept);
   return true;
 }
 
-void Undo::undo(const Kept& kept, Mismatch& m, c10::TensorImpl* const* inputs) const {
-  if (kept.first) restore(kept, inputs);
+void Undo::undo(const Kept& kept, Mismatch& m) const {
+  if (kept.first) restore(kept);
   m.clean = m.clean || kept.first || m.step < program_.first_write;
 }
 

@@ -13,7 +13,6 @@
 #include <cstdint>
 
 #include <atomic>
-#include <utility>
 #include <vector>
 
 #include "run/program.h"
@@ -31,11 +30,16 @@ class Undo {
     std::vector<int32_t> kept;  // the inputs that are written by then
     bool needed = false;        // contents, or the random generator's state, must be kept
   };
+  struct Content {
+    int32_t index;     // among the inputs
+    at::Tensor input;  // owned: calls may consume their inputs before they fail
+    at::Tensor bytes;  // what was in it
+  };
   // Of one call.
   struct Kept {
     const Guarded* guarded = nullptr;
     bool first = false;  // no call went through so far
-    std::vector<std::pair<int32_t, at::Tensor>> contents;
+    std::vector<Content> contents;
     at::Tensor generator;  // state of the random generator
   };
 
@@ -51,9 +55,9 @@ class Undo {
     if (kept.guarded == &failing_) false_alarms_.fetch_add(1, std::memory_order_relaxed);
   }
   // Step `at` raised (SIZE_MAX: not known). True: everything is as before the call.
-  bool undo(const Kept& kept, size_t at, c10::TensorImpl* const* inputs) const;
+  bool undo(const Kept& kept, size_t at) const;
   // An operator returned something else than the plan says. Sets m.clean.
-  void undo(const Kept& kept, Mismatch& m, c10::TensorImpl* const* inputs) const;
+  void undo(const Kept& kept, Mismatch& m) const;
 
  private:
   struct Range {  // that all elements of an input must be in
@@ -69,7 +73,7 @@ class Undo {
   bool will_fail(c10::TensorImpl* const* inputs) const;
   at::Generator generator() const;
   void remember(Kept& kept, c10::TensorImpl* const* inputs) const;
-  void restore(const Kept& kept, c10::TensorImpl* const* inputs) const;
+  void restore(const Kept& kept) const;
 
   const Program& program_;
   Guarded first_, later_, failing_;  // the first call, later ones, those that are going to fail
