@@ -73,13 +73,15 @@ int team_size() {
   return omp_get_max_threads();
 }
 
+// The whole team, also where there are fewer tasks: libgomp ends the threads that a smaller team does without, and makes
+// new ones for the next, which takes a hundred times as long as to start a team.
 void in_parallel(int64_t tasks, void (*f)(void*, int64_t), void* data) {
   Work w{.tasks = tasks, .f = f, .data = data};
-  const int64_t team = team_size();
+  const int team = team_size();
   if (tasks < 2 || team < 2)
     take_tasks(&w);
   else
-    GOMP_parallel(take_tasks, &w, static_cast<unsigned>(team < tasks ? team : tasks), 0);
+    GOMP_parallel(take_tasks, &w, static_cast<unsigned>(team), 0);
   w.failure.throw_again();
 }
 

@@ -130,8 +130,7 @@ void run_shared(const Batch& batch, int threads, LaunchOne launch, void* context
   if (!GOMP_parallel || threads < 2)
     job.work();
   else
-    GOMP_parallel([](void* j) { static_cast<Job*>(j)->work(); }, &job,
-                  static_cast<unsigned>(std::min<size_t>(static_cast<size_t>(threads), batch.shared.size())), 0);
+    GOMP_parallel([](void* j) { static_cast<Job*>(j)->work(); }, &job, static_cast<unsigned>(threads), 0);
   job.failure.throw_again();
 }
 

@@ -172,7 +172,8 @@ class Groups:
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, scales, ends = ctx.saved_tensors
-        of_x, of_scales, start = torch.zeros(ctx.shape, dtype=grad.dtype), torch.zeros_like(scales), 0
+        of_x = torch.zeros(ctx.shape, dtype=grad.dtype, device=grad.device)
+        of_scales, start = torch.zeros_like(scales), 0
         for i, end in enumerate(ends.tolist()):
             of_x[start:end] = grad[start:end] * scales[i]
             of_scales[i] = (grad[start:end] * x[start:end]).sum()

@@ -13,21 +13,23 @@ extern "C" int omp_get_thread_num() __attribute__((weak));
 extern "C" int omp_get_num_threads() __attribute__((weak));
 )"},
     {"run_parallel", kAny, R"(
-// Calls body(job, begin, end) over [0, n) in equal chunks, one per thread of the team that really started.
+// Calls body(job, begin, end) over [0, n) in equal chunks, on as many threads as there are chunks of `grain`. The team
+// is always the whole one: libgomp ends the threads that a smaller team does without, and makes new ones for the next.
 typedef void (*Body)(void* job, long begin, long end);
 struct Team { Body body; void* job; long n; long grain; };
 static void run_chunk(void* data) {
   Team* t = (Team*)data;
   long threads = omp_get_num_threads(), me = omp_get_thread_num();
   long blocks = (t->n + t->grain - 1) / t->grain;
+  if (threads > blocks) threads = blocks;
+  if (me >= threads) return;
   long begin = blocks * me / threads * t->grain, end = blocks * (me + 1) / threads * t->grain;
   if (end > t->n) end = t->n;
   if (begin < end) t->body(t->job, begin, end);
 }
 static void run_parallel(Body body, void* job, long n, long grain) {
   if (GOMP_parallel && n > grain) {
-    long threads = omp_get_max_threads(), blocks = (n + grain - 1) / grain;
-    if (threads > blocks) threads = blocks;
+    long threads = omp_get_max_threads();
     if (threads > 1) {
       Team t{body, job, n, grain};
       GOMP_parallel(run_chunk, &t, (unsigned)threads, 0);
