@@ -697,6 +697,8 @@ bool narrowed_inputs_fit(const Capture& c) {
   return true;
 }
 
+bool is_data_dependent(const Capture& c) { return c.reason.find("data-dependent") != std::string::npos; }
+
 Capture capture(const CaptureRequest& request, Speculation speculation) {
   Path path, made_class;
   Ref call;
@@ -748,7 +750,10 @@ Capture capture(const CaptureRequest& request, Speculation speculation) {
     }
     first.reason_to_stay =
         cut.declined ? cut.reason + (cut.where.empty() ? "" : " at " + cut.where) : "the second run took another way";
+    // An earlier place would only make sizes of data anew in what follows: capture without them ends before the first.
+    const bool hands_out_data = cut.declined && cut.data_sizes && speculation.data_sizes && is_data_dependent(cut);
     release(cut);
+    if (hands_out_data) break;
     // Instances of classes that the call makes cannot be made again: but those of a class that is there already can.
     if (!made_class.empty() && !tried_class) {
       tried_class = true;
@@ -778,9 +783,7 @@ Capture capture(const CaptureRequest& request) {
     out = capture(request, speculation);
     return PyErr_Occurred() == nullptr;
   };
-  const auto ends_for_data = [](const Capture& c) {
-    return (c.declined || !c.frames.empty()) && c.reason.find("data-dependent") != std::string::npos;
-  };
+  const auto ends_for_data = [](const Capture& c) { return (c.declined || !c.frames.empty()) && is_data_dependent(c); };
   if (out.asked_of_data && request.may_break && request.may_assume && !out.raised) {
     speculation.usual_answers = true;
     if (!again()) return out;

@@ -152,7 +152,8 @@ def test_half_precision_convolutions(train: bool) -> None:
             want.double().square().mean().backward()
             for a, b in zip(model.parameters(), exact.parameters(), strict=True):
                 torch.testing.assert_close(a.grad.double(), b.grad.double(), rtol=0.1, atol=5e-2)
-    assert flashover.compile_stats()["graphs"] - before <= (4 if train else 2)
+    # What is one row high or one column wide after the strided convolution lies otherwise: a version each.
+    assert flashover.compile_stats()["graphs"] - before <= 4
 
 
 DATA_SIZED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {

@@ -55,6 +55,39 @@ def test_sizes_stay_symbols() -> None:
     assert flashover.compile_stats()["graphs"] == before + 1
 
 
+def test_items_of_old_tensors_are_written() -> None:
+    """The mode gets Tensor.__setitem__ as a function to call."""
+
+    def fn(rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        rows[1 : 1 + len(x)] = x.sin()
+        rows[0] = 3
+        return rows.sum(0)
+
+    fast = flashover.compile(fn, fullgraph=True, dynamic=True)
+    torch.set_default_device("cpu")
+    for n in (3, 5, 2):
+        x, rows = torch.randn(n, 4), torch.zeros(9, 4)
+        want = fn(other := rows.clone(), x)
+        torch.testing.assert_close(fast(rows, x), want)
+        torch.testing.assert_close(rows, other)
+
+
+def test_breaks_at_data_come_once() -> None:
+    """The break was put before what makes the size, and what follows made it again: a compile in every few calls."""
+
+    def fn(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        found = x[mask]
+        return found.sum(0) + 1 if found.shape[0] > 3 else found.sum(0) - 1
+
+    fast = flashover.compile(fn)
+    torch.set_default_device("cpu")
+    before = flashover.compile_stats()["graph_breaks"]
+    for i in range(40):
+        x, mask = torch.randn(12, 4), torch.arange(12) < (2 if i % 2 else 9)
+        torch.testing.assert_close(fast(x, mask), fn(x, mask))
+    assert flashover.compile_stats()["graph_breaks"] == before + 1
+
+
 def test_inside() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         with torch.device("cpu"):

@@ -266,6 +266,9 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
         }
       } else if (PyType_Check(self) && (is("__setattr__") || is("__delattr__")) && !recorder.is_fresh_type(self)) {
         throw Declined("a special attribute of a class is written");
+      } else if (is("__setitem__") && nargs == 2 && kwnames == nullptr && is_tensor(self) &&
+                 descr->d_wrapped == reinterpret_cast<void*>(Py_TYPE(self)->tp_as_mapping->mp_ass_subscript)) {
+        return set_subscript(self, args[0], args[1]) < 0 ? nullptr : Py_NewRef(Py_None);
       } else if (is("__setitem__") || is("__delitem__")) {
         throw Declined(std::string("an item of an old object is written: ") + Py_TYPE(self)->tp_name);
       } else if (is("__init__") && !(PyType_Check(self) || PyModule_Check(self))) {
