@@ -13,7 +13,7 @@ namespace flashover {
 namespace {
 
 using planner::testing::Array;
-using KernelFunction = int32_t(void* const*, const int64_t*);
+using KernelFunction = int32_t(void* const*, const int64_t*, void* share);
 
 // FLASHOVER_FUZZ=n: that many times more programs.
 int batches() {
@@ -46,7 +46,7 @@ TEST(Agree, CompiledKernelsAndThePlainEvaluator) {
           schedules[i], inputs, [&](int32_t k, std::span<void* const> pointers, std::span<const int64_t> sizes) {
             const plan::Kernel& code = built.kernels[first[i] + static_cast<size_t>(k)];
             return libraries[static_cast<size_t>(code.binary)].symbol<KernelFunction>(code.symbol)(pointers.data(),
-                                                                                                   sizes.data());
+                                                                                                   sizes.data(), nullptr);
           });
       ASSERT_EQ(got.error, 0);
       for (size_t o = 0; o < g.outputs.size(); ++o) {

@@ -812,4 +812,9 @@ void register_operators() {
   static_cast<void>(done);
 }
 
+bool shares_by_team(std::string_view op) {
+  return op == "flashover.packed_linear.default" || op == "flashover.product.default" ||
+         op == "flashover.attention.default" || op == "flashover.attention_kept.default";
+}
+
 }  // namespace flashover::cpu

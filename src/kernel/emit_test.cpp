@@ -14,7 +14,7 @@
 namespace flashover::kernel {
 namespace {
 
-using KernelFunction = int(void* const*, const int64_t*);
+using KernelFunction = int(void* const*, const int64_t*, void* share);
 
 std::vector<Target> targets() {
   std::vector<Target> out;
@@ -128,7 +128,7 @@ void agree(const std::vector<loops::Kernel>& kernels, double tolerance = 2e-5) {
       auto* f = libs[static_cast<size_t>(c.kernels[n].binary)].symbol<KernelFunction>(c.kernels[n].symbol);
       for (bool specials : {false, true}) {
         MemoryAccess want = random_memory(k, 1, specials), got = random_memory(k, 1, specials);
-        int expected = loops::interpret(k, want.pointers), result = f(got.pointers.data(), nullptr);
+        int expected = loops::interpret(k, want.pointers), result = f(got.pointers.data(), nullptr, nullptr);
         ASSERT_EQ(result, expected) << str(t) << loops::print(k);
         if (expected) continue;
         for (size_t i = 0; i < k.params.size(); ++i) {
@@ -548,7 +548,7 @@ TEST(Emit, SizesThatAreKnownAtTheCall) {
         const int64_t sizes[] = {rows, columns};
         ASSERT_EQ(loops::interpret(ks[n], want.pointers, sizes), 0);
         ASSERT_EQ(libs[static_cast<size_t>(c.kernels[n].binary)].symbol<KernelFunction>(c.kernels[n].symbol)(
-                      got.pointers.data(), sizes),
+                      got.pointers.data(), sizes, nullptr),
                   0);
         for (size_t i = 0; i < ks[n].params.size(); ++i)
           for (int64_t j = 0; j < ks[n].params[i].numel.value(); ++j)

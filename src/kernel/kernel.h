@@ -4,14 +4,12 @@
 //   Out       C++ source that includes nothing (one function per kernel), and shared objects built from it
 //   Promises  equal kernels give equal text (the cache's key) and one function; results of vector and scalar code agree
 //             up to the rounding of sums and the library's 2 ulp; no access outside the parameters; threads only
-//             through the OpenMP runtime that the process already has, following its thread count, and only where the
-//             work is worth it
+//             through the caller's function, which is told how much work there is
 //   Declines  no usable compiler (see toolchain.h); dtypes without arithmetic here (u64, complex, f8)
-//   Sample    extern "C" int k_0123456789abcdef(void* const* pointers, const long* sizes)
+//   Sample    extern "C" int k_0123456789abcdef(void* const* pointers, const long* sizes, Share share)
 //
 // Loading: dlopen tells libraries apart by name, so each binary needs a name of its own while it is loaded (a memfd
-// whose descriptor stays open, or a file). Undefined symbols are libm's, libgomp's (weak: without it kernels run alone)
-// and libc's.
+// whose descriptor stays open, or a file). Undefined symbols are libm's and libc's.
 //
 // A kernel's function returns 0, or i + 1 when check i of loops::Kernel::errors failed.
 #pragma once

@@ -126,8 +126,8 @@ struct CudaLaunch {
 struct Kernel {
   std::string symbol;   // C symbol in the binary
   int32_t binary = -1;  // index into Plan::binaries
-  // CPU signature: extern "C" int32_t symbol(void* const* pointers, const int64_t* sizes);  threads through GOMP
-  // inside. Returns 0, or i + 1 when check i failed (an index out of range): outputs are then unspecified but no memory
+  // CPU signature: extern "C" int32_t symbol(void* const* pointers, const int64_t* sizes, Share share); `share` is
+  // cpu::share (cpu_kernels/team.h), or null for one thread. Returns 0, or i + 1 when check i failed (an index out of range): outputs are then unspecified but no memory
   // was touched outside the tensors, and the caller raises IndexError with errors[i].
   // CUDA: nothing is returned; an index out of range is a device-side assert, as in eager.
   std::vector<std::string> errors;
@@ -173,7 +173,7 @@ std::string serialize(const Plan& p);
 // input.
 Plan deserialize(std::string_view bytes);
 Plan deserialize_payload(std::string_view payload);  // without header and checksum: the part that fuzz tests attack
-constexpr uint32_t kFormatVersion = 6;               // of the binary form; part of cache keys
+constexpr uint32_t kFormatVersion = 7;               // of the binary form; part of cache keys
 
 // Calls f(TensorId) for every tensor that a step reads / writes (a mutated argument of an extern call is a write).
 template <typename F>

@@ -2,13 +2,9 @@
 #include "run/batches.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 
 #include "cpu_kernels/team.h"
-
-// Torch's own team of threads, as for the kernels themselves.
-extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
 
 namespace flashover::run {
 namespace {
@@ -111,27 +107,9 @@ std::vector<Batch> find_batches(const plan::Plan& p, std::span<const int64_t> by
   return out;
 }
 
-void run_shared(const Batch& batch, int threads, LaunchOne launch, void* context) {
-  struct Job {
-    const Batch& batch;
-    LaunchOne launch;
-    void* context;
-    std::atomic<size_t> next{0};
-    cpu::FirstFailure failure{};
-    void work() noexcept {
-      try {
-        for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < batch.shared.size();)
-          launch(context, batch.shared[i]);
-      } catch (...) {
-        failure.keep();
-      }
-    }
-  } job{batch, launch, context};
-  if (!GOMP_parallel || threads < 2)
-    job.work();
-  else
-    GOMP_parallel([](void* j) { static_cast<Job*>(j)->work(); }, &job, static_cast<unsigned>(threads), 0);
-  job.failure.throw_again();
+void run_shared(const Batch& batch, LaunchOne launch, void* context) {
+  cpu::in_parallel(static_cast<int64_t>(batch.shared.size()),
+                   [&](int64_t i) { launch(context, batch.shared[static_cast<size_t>(i)]); });
 }
 
 }  // namespace flashover::run

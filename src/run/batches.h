@@ -24,8 +24,8 @@ struct Batch {
 std::vector<Batch> find_batches(const plan::Plan& plan, std::span<const int64_t> bytes,
                                 std::span<const int64_t> arena_offsets, int threads);
 
-// Calls launch(step) for the steps of `shared`, on as many threads as torch has. `launch` must not throw.
+// Calls launch(step) for the steps of `shared`, on as many threads as torch has. Throws what the first one threw.
 using LaunchOne = void (*)(void* context, int32_t step);
-void run_shared(const Batch& batch, int threads, LaunchOne launch, void* context);
+void run_shared(const Batch& batch, LaunchOne launch, void* context);
 
 }  // namespace flashover::run

@@ -73,7 +73,7 @@ TEST(Batches, EachRunsOnce) {
   for (int32_t i = 0; i < 100; ++i) b.shared.push_back(i);
   std::array<std::atomic<int>, 100> ran{};
   run_shared(
-      b, 4, [](void* c, int32_t s) { ++(*static_cast<std::array<std::atomic<int>, 100>*>(c))[static_cast<size_t>(s)]; },
+      b, [](void* c, int32_t s) { ++(*static_cast<std::array<std::atomic<int>, 100>*>(c))[static_cast<size_t>(s)]; },
       &ran);
   for (auto& r : ran) EXPECT_EQ(r.load(), 1);
 }

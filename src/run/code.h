@@ -9,13 +9,14 @@
 #include <memory>
 #include <vector>
 
+#include "cpu_kernels/team.h"
 #include "plan/plan.h"
 #include "run/cuda/driver.h"
 #include "run/library.h"
 
 namespace flashover::run {
 
-using KernelFn = int32_t (*)(void* const* pointers, const int64_t* sizes);
+using KernelFn = int32_t (*)(void* const* pointers, const int64_t* sizes, decltype(&cpu::share));
 
 struct Code {
   std::vector<std::shared_ptr<Library>> libraries;

@@ -15,6 +15,7 @@ std::unique_ptr<CallFrame> make_frame(const Program& p) {
   frame->table.resize(p.table_size);
   frame->tensors.resize(p.plan.tensors.size());
   frame->values.resize(p.host_values.size());
+  frame->stretches.resize(p.stretches.size());
   static void* none = nullptr;
   // The driver takes pointers to void; it only reads what they point to.
   const auto constant_at = [](const auto& number) { return const_cast<void*>(static_cast<const void*>(&number)); };

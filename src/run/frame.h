@@ -33,6 +33,11 @@ struct CallFrame {
   std::shared_ptr<const Frozen> frozen;
   const Frozen* patched_for = nullptr;
   size_t at = 0;  // the instruction that raised
+  struct StretchWalk {
+    int threads = 0;  // for which `with_team` is known; 0: it is not
+    bool with_team = false;
+  };
+  std::vector<StretchWalk> stretches;  // how each of Program::stretches is walked
   // CUDA, by launch sequence: its graph; and the pointers and numbers that the graphs' nodes have.
   std::vector<std::unique_ptr<cuda::KernelGraph>> graphs;
   std::vector<void*> graphs_table;

@@ -77,6 +77,12 @@ struct LaunchSequence {
   size_t kernels;
 };
 
+// Instructions without a library's: all that is shared out in them is shared out by cpu::share and cpu::in_parallel, so
+// that one team of threads can stand by for them (CPU).
+struct Stretch {
+  size_t first, end;
+};
+
 // An output that is made from a tensor of the frame when all steps are done.
 struct LateOutput {
   size_t index;
@@ -170,6 +176,7 @@ struct Program : CommonProgram {
   std::vector<bool> narrowed;           // its type is not its tensor's; empty: no such output
 
   std::vector<Batch> batches;
+  std::vector<Stretch> stretches;  // ascending
   // CUDA
   std::vector<int32_t> launch_sizes32;
   std::vector<LaunchSequence> sequences;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cpu_kernels/operators.h"
 #include "ops/ops.h"
 #include "run/cuda/launch_sequences.h"
 #include "run/program.h"
@@ -195,9 +196,28 @@ bool is_heavy(const Program& p) {
   return heavy;
 }
 
+std::vector<Stretch> find_stretches(const Program& p) {
+  std::vector<Stretch> out;
+  const auto belongs = [&](const Instruction& in) {
+    return in.kind == StepKind::kLaunch || in.kind == StepKind::kRelease ||
+           (in.kind == StepKind::kCall && (in.makes >= 0 || cpu::shares_by_team(in.step->op)));
+  };
+  const auto works = [](const Instruction& in) {
+    return in.kind == StepKind::kLaunch || (in.kind == StepKind::kCall && in.makes < 0);
+  };
+  for (size_t i = 0; i < p.instructions.size(); ++i) {
+    size_t end = i, work = 0;
+    for (; end < p.instructions.size() && belongs(p.instructions[end]); ++end) work += works(p.instructions[end]);
+    if (work >= 2) out.push_back({i, end});
+    i = end;
+  }
+  return out;
+}
+
 void group_launches(Program& p, const LoadOptions& options) {
   p.batches = find_batches(p.plan, p.tensor_bytes, p.arena_offsets, at::get_num_threads());
   for (size_t i = 0; i < p.batches.size(); ++i) p.instructions[p.batches[i].first].batch = static_cast<int32_t>(i);
+  if (p.device < 0) p.stretches = find_stretches(p);
   if (!options.kernel_graphs || p.device < 0) return;
   p.sequences = cuda::find_launch_sequences(p);
   for (size_t i = 0; i < p.sequences.size(); ++i)

@@ -1,11 +1,11 @@
 // One loop over the instructions; what CUDA graphs leave out is asked of few calls only.
 #include "run/walk.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/copy.h>
 
 #include <cstring>
 
+#include "cpu_kernels/team.h"
 #include "run/cuda/launch_sequences.h"
 #include "run/cuda/record.h"
 #include "run/extern_call.h"
@@ -39,7 +39,8 @@ void launch_on_cuda(const Instruction& in, Run& run) {
 
 void launch(const Instruction& in, Run& run) {
   if (run.program.device >= 0) return launch_on_cuda(in, run);
-  if (const int32_t status = in.fn(run.frame.table.data() + in.table, run.program.numbers.data() + in.sizes))
+  if (const int32_t status =
+          in.fn(run.frame.table.data() + in.table, run.program.numbers.data() + in.sizes, &cpu::share))
     fail_index(run.program, *in.step, status);
 }
 
@@ -54,13 +55,13 @@ const Instruction* run_batch(const Instruction* first, Run& run) {
     std::vector<int32_t> status;
     void launch(int32_t step) {
       const Instruction& in = first[step - batch.first];
-      status[static_cast<size_t>(step - batch.first)] = in.fn(table + in.table, numbers + in.sizes);
+      status[static_cast<size_t>(step - batch.first)] = in.fn(table + in.table, numbers + in.sizes, &cpu::share);
     }
   } context{first, batch, run.frame.table.data(), run.program.numbers.data(),
             std::vector<int32_t>(static_cast<size_t>(batch.count))};
   for (int32_t step : batch.alone) context.launch(step);
   run_shared(
-      batch, at::get_num_threads(), [](void* c, int32_t s) { static_cast<Context*>(c)->launch(s); }, &context);
+      batch, [](void* c, int32_t s) { static_cast<Context*>(c)->launch(s); }, &context);
   for (int32_t i = 0; i < batch.count; ++i) {
     if (const int32_t status = context.status[static_cast<size_t>(i)]) fail_index(run.program, *first[i].step, status);
     let_go(static_cast<size_t>(batch.first + i), run);
@@ -88,6 +89,20 @@ void perform(const Instruction& in, Run& run) {
   }
 }
 
+// The first time with so many threads shows whether a team that stands by would have paid off.
+template <typename F>
+void walk_stretch(CallFrame::StretchWalk& way, const F& walk) {
+  if (const int threads = cpu::team_size(); way.threads != threads) {
+    cpu::saved_by_team();
+    walk();
+    way = {threads, cpu::saved_by_team() > 0};
+  } else if (way.with_team) {
+    cpu::with_team(walk);
+  } else {
+    walk();
+  }
+}
+
 // Whether step `at` runs in this scope. (The host's share of a launch is the numbers that the launch takes along.)
 bool in_scope(const Instruction& in, size_t at, Run& run) {
   if (in.kind == StepKind::kLaunch && run.scope == WalkScope::kHost) {
@@ -104,8 +119,8 @@ void walk(const std::vector<Instruction>& instructions, Run& run) {
   const Instruction* const end = begin + instructions.size();
   const Instruction* in = begin;
   const auto note = [&] { run.frame.at = run.outputs ? static_cast<size_t>(in - begin) : 0; };
-  try {
-    for (; in != end; ++in) {
+  const auto walk_to = [&](const Instruction* last) {
+    for (; in != last; ++in) {
       const auto at = static_cast<size_t>(in - begin);
       if (run.scope != WalkScope::kAll) [[unlikely]]
         if (!in_scope(*in, at, run)) continue;
@@ -127,6 +142,15 @@ void walk(const std::vector<Instruction>& instructions, Run& run) {
         run.observer->end(at);
       let_go(at, run);
     }
+  };
+  try {
+    if (!run.observer && run.outputs)
+      for (size_t i = 0; i < run.program.stretches.size(); ++i) {
+        const Stretch& s = run.program.stretches[i];
+        walk_to(begin + s.first);
+        walk_stretch(run.frame.stretches[i], [&] { walk_to(begin + s.end); });
+      }
+    walk_to(end);
   } catch (Mismatch& m) {
     m.step = static_cast<size_t>(in - begin);
     m.clean = !run.outputs;  // frozen steps write nothing that anybody sees

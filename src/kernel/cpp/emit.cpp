@@ -71,7 +71,7 @@ std::string body_text(Emission& e) {
 std::string entry_text(Emission& e, const std::string& symbol, const std::string& body_name) {
   e.in_body = false;
   e.out.open("extern \"C\" __attribute__((visibility(\"default\"))) int " + symbol +
-             "(void* const* pointers, const long* sizes)");
+             "(void* const* pointers, const long* sizes, Share share)");
   std::string constants;
   for (int64_t v : e.constants) constants += (constants.empty() ? "" : ", ") + num(v);
   if (!constants.empty()) e.out.line("static const long constants[] = {" + constants + "};");
@@ -82,12 +82,9 @@ std::string entry_text(Emission& e, const std::string& symbol, const std::string
   if (e.k.serial || (count.is_const() && count.value() <= 1)) {
     e.out.line("if (" + n + " > 0) " + body_name + "(&job, 0, " + n + ");");
   } else {
-    std::string grain = num(e.iteration.grain);
-    if (e.iteration.worth > 0) {
-      e.out.line("const long cost = " + index(e, e.iteration.cost) + ";");
-      grain = "cost < " + num(e.iteration.worth) + " ? " + num(e.iteration.worth) + " / (cost > 0 ? cost : 1) : 1";
-    }
-    e.out.line("run_parallel(" + body_name + ", &job, " + n + ", " + grain + ");");
+    const std::string cost = index(e, e.iteration.cost);
+    e.out.line("share_range(share, " + body_name + ", &job, " + n + ", " + n + " * (" + cost + ") * " +
+               num(e.iteration.unit) + ");");
   }
   e.out.line("return job.error;");
   e.out.close();

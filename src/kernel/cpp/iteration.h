@@ -11,11 +11,8 @@ struct Iteration {
   int64_t block = 1;
   sym::Expr blocks = 1;  // of the last outer loop
   sym::Expr count = 1;   // of all linear indices
-  int64_t grain = 1;     // linear indices that are worth a thread
-  // Where that depends on the sizes of a call: the cost of one outer point, and how many of its units are worth a
-  // thread. 0: it does not.
-  sym::Expr cost = 0;
-  int64_t worth = 0;
+  sym::Expr cost = 1;    // of one outer point, which may depend on the sizes of a call
+  int64_t unit = 1;      // picoseconds that a unit of cost takes in one linear index
 };
 Iteration iteration_of(const loops::Kernel& k, const KernelFacts& facts);
 
