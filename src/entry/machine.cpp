@@ -3,6 +3,7 @@
 
 #include <torch/headeronly/version.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 
@@ -15,7 +16,15 @@ const target::Providers& machine_providers(compile::Cache& cache) {
   static std::optional<target::Providers> measured;
   std::lock_guard lock(mutex);
   if (measured) return *measured;
-  const Hash128 key = Hasher().text(compile::machine_identity()).text(TORCH_VERSION).finish();
+  Hasher h;
+  h.text(compile::machine_identity()).text(TORCH_VERSION);
+  // What the libraries may use of the processor, which they read as well.
+  for (const char* name :
+       {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"}) {
+    const char* limit = std::getenv(name);
+    h.text(limit ? limit : "");
+  }
+  const Hash128 key = h.finish();
   if (const auto bytes = cache.get("probe", key)) measured = run::parse_providers(*bytes);
   if (!measured) {
     measured = run::probe();

@@ -101,6 +101,11 @@ target::Providers measure() {
   };
   p.onednn_bf16 = p.onednn && reduced(at::kBFloat16);
   p.onednn_f16 = p.onednn && reduced(at::kHalf);
+  const auto slower = [&](at::ScalarType type) {
+    return speed_ratio(linear(x.to(type), w.to(type)), linear(x, w), 10) > 2;
+  };
+  p.slow_bf16 = slower(at::kBFloat16);
+  p.slow_f16 = slower(at::kHalf);
   p.mkl = aten::find_operator("mkl._mkl_linear.default") != nullptr && at::Context::hasMKL();
   return p;
 }
@@ -132,22 +137,22 @@ target::Providers probe() {
 }
 
 std::string write(const target::Providers& p) {
-  std::string out = "1";
-  for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16}) out += has ? " 1" : " 0";
+  std::string out = "2";
+  for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16}) out += has ? " 1" : " 0";
   return out + " " + fixed_decimal(p.onednn_f32_ratio, 1);
 }
 
 std::optional<target::Providers> parse_providers(std::string_view text) {
   const std::vector<std::string> words = split(text, ' ');
-  if (words.size() != 6 || words[0] != "1") return std::nullopt;
+  if (words.size() != 8 || words[0] != "2") return std::nullopt;
   target::Providers p;
-  bool* const has[] = {&p.mkl, &p.onednn, &p.onednn_bf16, &p.onednn_f16};
+  bool* const has[] = {&p.mkl, &p.onednn, &p.onednn_bf16, &p.onednn_f16, &p.slow_bf16, &p.slow_f16};
   for (size_t i = 0; i < std::size(has); ++i) {
     const std::string& word = words[i + 1];
     if (word != "0" && word != "1") return std::nullopt;
     *has[i] = word == "1";
   }
-  const std::optional<double> ratio = parse_number<double>(words[5]);
+  const std::optional<double> ratio = parse_number<double>(words[7]);
   if (!ratio || !(*ratio >= 0.5 && *ratio <= 4)) return std::nullopt;
   p.onednn_f32_ratio = *ratio;
   ask_processor(p);

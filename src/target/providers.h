@@ -23,6 +23,8 @@ struct Providers {
   bool onednn = true;        // mkldnn.* exist
   bool onednn_bf16 = false;  // ... and take bf16 (AVX512 or better)
   bool onednn_f16 = false;   // ... and f16
+  bool slow_bf16 = false;    // products of bf16 take much longer than of f32 (no instructions for them) ...
+  bool slow_f16 = false;     // ... of f16
   bool own_f32 = false;      // flashover.attention takes f32 (AVX512) ...
   bool own_bf16 = false;     // ... and it, flashover.packed_linear and product take bf16 (AMX)
   // oneDNN's gradient of a weight of one point, with strides, of images that lie channels last, is right. Its kernel for
