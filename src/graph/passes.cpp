@@ -29,6 +29,7 @@
 #include "graph/passes/scalarize_operands.h"
 #include "graph/passes/select_attention.h"
 #include "graph/passes/split_frozen.h"
+#include "graph/passes/widen_products.h"
 
 namespace flashover::graph {
 
@@ -126,20 +127,27 @@ constexpr Pass kPasses[] = {
      kFunctional,
      {kProgram},
      "cse",
-     "GELU that is written out becomes the operator, which the next three passes give to libraries"},
+     "GELU that is written out becomes the operator, which passes further down give to libraries"},
+    {"widen_products",
+     by_machine<widen_products>,
+     kFunctional,
+     kFunctional,
+     {kProgram},
+     "fold_batch_norm fuse_attention",
+     "on a CPU without 16-bit arithmetic: products, convolutions and attention of 16-bit floats run in f32"},
     {"convolution",
      by_machine<convolution>,
      kFunctional,
      kFunctional,
      {kProgram},
-     "hoist_slices fold_batch_norm recognize_gelu",
+     "hoist_slices fold_batch_norm recognize_gelu widen_products",
      "on the CPU: which library computes it, its weight packed, its activation in it"},
     {"linear",
      by_machine<linear>,
      kFunctional,
      kFunctional,
      {kProgram},
-     "recognize_gelu",
+     "recognize_gelu widen_products",
      "on the CPU: which library computes a product, its weight packed, its activation in it"},
     {"cuda_library",
      by_machine<cuda_library>,
@@ -153,7 +161,8 @@ constexpr Pass kPasses[] = {
      kFunctional,
      kCore,
      {kProgram},
-     "hoist_slices fold_batch_norm fuse_attention flush_denormals recognize_gelu convolution linear cuda_library",
+     "hoist_slices fold_batch_norm fuse_attention flush_denormals recognize_gelu widen_products convolution linear "
+     "cuda_library",
      "operators become prims; what has no row stays an extern call"},
     {"lower_complex",
      plain<lower_complex>,
