@@ -17,12 +17,14 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cumprod_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/one_hot.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/scatter.h>
 #include <ATen/ops/upsample_bicubic2d.h>
@@ -396,6 +398,14 @@ at::Tensor block_diag(at::TensorList tensors) {
   return out;
 }
 
+// The backward of a number's power compares the number, which ATen cannot do with a symbol; that of a tensor's does not.
+at::Tensor power(const at::Tensor& self, const at::Scalar& exponent) {
+  if (exponent.isSymbolic() && current() && self.requires_grad() && c10::GradMode::is_enabled())
+    return self.pow(at::full({}, exponent, self.options().dtype(exponent.isIntegral(false) ? at::kLong : at::kDouble)));
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  return self.pow(exponent);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
@@ -407,6 +417,7 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("_pad_circular", pad_circular);
+  m.impl("pow.Tensor_Scalar", power);
   m.impl("broadcast_tensors", broadcast_tensors);
   m.impl("linear", linear);
   m.impl("reshape", reshape);

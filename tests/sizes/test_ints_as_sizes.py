@@ -156,6 +156,26 @@ def test_a_counter_that_says_how_much_is_filled() -> None:
     assert flashover.compile_stats()["graphs"] - before <= 4
 
 
+def test_powers_in_training() -> None:
+    """The backward of a number's power compares the number."""
+
+    def f(x: Tensor, n: int) -> Tensor:
+        return x.abs() ** (n + 0.5) + torch.pow(x, n) * len(x) + x.pow(len(x))
+
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for rows in (2, 3, 5):
+        for n in (2, 3, 0, 1, 7, -2):
+            a = (torch.randn(rows, 4, dtype=torch.float64) + 3).requires_grad_()
+            b = a.detach().clone().requires_grad_()
+            got, want = compiled(a, n), f(b, n)
+            torch.testing.assert_close(got, want)
+            got.sum().backward()
+            want.sum().backward()
+            torch.testing.assert_close(a.grad, b.grad)
+    assert flashover.compile_stats()["graphs"] - before <= 3
+
+
 def test_numbers_to_compute_with_are_no_sizes() -> None:
     """A factor may be what no size is."""
     flashover.reset()
