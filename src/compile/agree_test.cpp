@@ -45,8 +45,8 @@ TEST(Agree, CompiledKernelsAndThePlainEvaluator) {
       const auto got = planner::testing::run_plan(
           schedules[i], inputs, [&](int32_t k, std::span<void* const> pointers, std::span<const int64_t> sizes) {
             const plan::Kernel& code = built.kernels[first[i] + static_cast<size_t>(k)];
-            return libraries[static_cast<size_t>(code.binary)].symbol<KernelFunction>(code.symbol)(pointers.data(),
-                                                                                                   sizes.data(), nullptr);
+            return libraries[static_cast<size_t>(code.binary)].symbol<KernelFunction>(code.symbol)(
+                pointers.data(), sizes.data(), nullptr);
           });
       ASSERT_EQ(got.error, 0);
       for (size_t o = 0; o < g.outputs.size(); ++o) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "cpu_kernels/operators.h"
 #include "ops/ops.h"
@@ -215,7 +216,9 @@ std::vector<Stretch> find_stretches(const Program& p) {
 }
 
 void group_launches(Program& p, const LoadOptions& options) {
-  p.batches = find_batches(p.plan, p.tensor_bytes, p.arena_offsets, at::get_num_threads());
+  // (torch.set_num_threads may come later.)
+  const int threads = std::max(at::get_num_threads(), static_cast<int>(std::thread::hardware_concurrency()));
+  p.batches = find_batches(p.plan, p.tensor_bytes, p.arena_offsets, threads);
   for (size_t i = 0; i < p.batches.size(); ++i) p.instructions[p.batches[i].first].batch = static_cast<int32_t>(i);
   if (p.device < 0) p.stretches = find_stretches(p);
   if (!options.kernel_graphs || p.device < 0) return;
