@@ -417,10 +417,13 @@ def run_one(program: Program, compile_fn: Callable[..., Any], versions: bool = T
         # A size that follows from data is not what it usually is: the call is eager's, as it is to be.
         warnings.filterwarnings("ignore", message="flashover: .* (compiled code needs|found) ")
         eager = function(*eager_in)
+        torch.set_default_dtype(torch.float64)  # what the program makes
         try:
             exact = exact_function(*exact_in)
         except (RuntimeError, IndexError, ValueError):
             exact, exact_in = eager, eager_in
+        finally:
+            torch.set_default_dtype(torch.float32)
         if any(e.shape != x.shape for e, x in zip(eager, exact, strict=True)):
             exact, exact_in = eager, eager_in
         got = compile_fn(function, **options)(*fast_in)
