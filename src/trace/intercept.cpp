@@ -399,7 +399,7 @@ at::Tensor block_diag(at::TensorList tensors) {
 }
 
 // The backward of a number's power compares the number, which ATen cannot do with a symbol; that of a tensor's does not.
-at::Tensor power(const at::Tensor& self, const at::Scalar& exponent) {
+at::Tensor power_by_number(const at::Tensor& self, const at::Scalar& exponent) {
   if (exponent.isSymbolic() && current() && self.requires_grad() && c10::GradMode::is_enabled())
     return self.pow(at::full({}, exponent, self.options().dtype(exponent.isIntegral(false) ? at::kLong : at::kDouble)));
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
@@ -417,7 +417,7 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("_pad_circular", pad_circular);
-  m.impl("pow.Tensor_Scalar", power);
+  m.impl("pow.Tensor_Scalar", power_by_number);
   m.impl("broadcast_tensors", broadcast_tensors);
   m.impl("linear", linear);
   m.impl("reshape", reshape);

@@ -70,8 +70,8 @@ std::string body_text(Emission& e) {
 // What callers see: makes the job and runs the body over all linear indices, in threads where there are enough.
 std::string entry_text(Emission& e, const std::string& symbol, const std::string& body_name) {
   e.in_body = false;
-  e.out.open("extern \"C\" __attribute__((visibility(\"default\"))) int " + symbol +
-             "(void* const* pointers, const long* sizes, Share share)");
+  e.out.line("extern \"C\" __attribute__((visibility(\"default\")))");
+  e.out.open("int " + symbol + "(void* const* pointers, const long* sizes, Share share)");
   std::string constants;
   for (int64_t v : e.constants) constants += (constants.empty() ? "" : ", ") + num(v);
   if (!constants.empty()) e.out.line("static const long constants[] = {" + constants + "};");
