@@ -16,8 +16,6 @@ constexpr const char* kHead = R"(#define inline inline __attribute__((always_inl
 extern "C" void* aligned_alloc(unsigned long, unsigned long);
 extern "C" void free(void*);
 struct Job { void* const* p; const long* s; const long* c; int error; };
-typedef void (*Body)(void* job, long begin, long end);
-typedef void (*Share)(Body body, void* job, long n, long work);
 )";
 
 }  // namespace
