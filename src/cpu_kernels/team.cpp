@@ -7,7 +7,6 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <thread>
 #include <utility>
@@ -32,12 +31,10 @@ using Part = void (*)(void* data, int64_t me, int64_t count);
 class StandingTeam {
  public:
   explicit StandingTeam(int64_t size) : size_(size), done_(static_cast<size_t>(size)) {
-    const char* policy = std::getenv("OMP_WAIT_POLICY");
-    const bool passive = policy && (policy[0] == 'p' || policy[0] == 'P');
     const int64_t all = standing_threads().fetch_add(size, std::memory_order_relaxed) + size;
     // About half a millisecond, as libgomp's threads wait for their next region; where several share a core, no longer
     // than it takes to look.
-    spins_ = passive || all > static_cast<int64_t>(std::thread::hardware_concurrency()) ? 50 : 10000;
+    spins_ = all > threads_that_may_spin() ? 50 : 10000;
   }
   ~StandingTeam() { standing_threads().fetch_sub(static_cast<int64_t>(done_.size()), std::memory_order_relaxed); }
   StandingTeam(const StandingTeam&) = delete;
@@ -70,6 +67,14 @@ class StandingTeam {
  private:
   static std::atomic<int64_t>& standing_threads() {  // of all teams
     static std::atomic<int64_t> count{0};
+    return count;
+  }
+  static int64_t threads_that_may_spin() {  // asked of the system once
+    static const int64_t count = [] {
+      const char* policy = std::getenv("OMP_WAIT_POLICY");
+      const bool passive = policy && (policy[0] == 'p' || policy[0] == 'P');
+      return passive ? 0 : static_cast<int64_t>(std::thread::hardware_concurrency());
+    }();
     return count;
   }
   static constexpr int kCountBits = 16;
@@ -114,17 +119,6 @@ class StandingTeam {
 thread_local StandingTeam* standing = nullptr;  // of thread 0, but for while it takes a part
 thread_local int64_t saved = 0;                 // picoseconds
 
-class NoTeam {
- public:
-  NoTeam() : before_(standing) { standing = nullptr; }
-  ~NoTeam() { standing = before_; }
-  NoTeam(const NoTeam&) = delete;
-  StandingTeam& team() const { return *before_; }
-
- private:
-  StandingTeam* before_;
-};
-
 struct RegionPart {
   Part part;
   void* data;
@@ -136,11 +130,13 @@ void take_part(void* p) {
   if (me < count) r.part(r.data, me, count);
 }
 
-// On that many threads, or on as many as there are.
+// On that many threads, or on as many as there are; on this one alone if that is one. (Parts do not throw.)
 void on_threads(Part part, void* data, int64_t count) {
-  if (standing) {
-    const NoTeam nested;
-    return nested.team().run(part, data, std::min(count, nested.team().size()));
+  if (count < 2) return part(data, 0, 1);
+  if (StandingTeam* const team = std::exchange(standing, nullptr)) {
+    team->run(part, data, std::min(count, team->size()));
+    standing = team;
+    return;
   }
   RegionPart region{part, data, count};
   GOMP_parallel(take_part, &region, static_cast<unsigned>(team_size()), 0);
@@ -228,13 +224,6 @@ void end_flush(void* before, int64_t, int64_t) {
   _mm_setcsr(flushing.set ? flushing.state : (_mm_getcsr() & ~kFlush) | (*static_cast<unsigned*>(before) & kFlush));
   flushing.set = false;
 }
-void on_every_thread(Part part, void* data) {
-  const int team = team_size();
-  if (team < 2)
-    part(data, 0, 1);
-  else
-    on_threads(part, data, team);
-}
 
 struct Buffer {
   void* data = nullptr;
@@ -254,13 +243,11 @@ void share(RangeBody body, void* job, int64_t n, int64_t work) {
   if (n <= 0) return;
   const int team = n > 1 ? team_size() : 1;
   Choice choice{1, work};
-  if (team > 1 && standing) {
-    choice = choose_threads(team, n, work, start_of_round(team));
-  } else if (team > 1) {
-    choice = choose_threads(team, n, work, start_of_region(team));
-    saved += choice.time - choose_threads(team, n, work, start_of_round(team)).time;
+  if (team > 1) {
+    const Choice in_round = choose_threads(team, n, work, start_of_round(team));
+    choice = standing ? in_round : choose_threads(team, n, work, start_of_region(team));
+    saved += choice.time - in_round.time;
   }
-  if (choice.threads < 2) return body(job, 0, n);
   Range range{body, job, n};
   on_threads(take_range, &range, choice.threads);
 }
@@ -268,12 +255,8 @@ void share(RangeBody body, void* job, int64_t n, int64_t work) {
 void in_parallel(int64_t tasks, void (*f)(void*, int64_t), void* data) {
   Work w{.tasks = tasks, .f = f, .data = data};
   const int team = tasks > 1 ? team_size() : 1;
-  if (team < 2) {
-    take_tasks(&w, 0, 1);
-  } else {
-    if (!standing) saved += start_of_region(team) - start_of_round(team);
-    on_threads(take_tasks, &w, std::min<int64_t>(team, tasks));
-  }
+  if (team > 1 && !standing) saved += start_of_region(team) - start_of_round(team);
+  on_threads(take_tasks, &w, std::min<int64_t>(team, tasks));
   w.failure.throw_again();
 }
 
@@ -309,8 +292,8 @@ int64_t saved_by_team() {
   return std::exchange(saved, 0) - (team > 1 ? start_of_region(team) : 0);
 }
 
-FlushedTeam::FlushedTeam() : before_(_mm_getcsr()) { on_every_thread(begin_flush, nullptr); }
-FlushedTeam::~FlushedTeam() { on_every_thread(end_flush, &before_); }
+FlushedTeam::FlushedTeam() : before_(_mm_getcsr()) { on_threads(begin_flush, nullptr, team_size()); }
+FlushedTeam::~FlushedTeam() { on_threads(end_flush, &before_, team_size()); }
 
 void* scratch(size_t bytes) {
   thread_local Buffer buffer;

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <map>
 
-#include "cpu_kernels/team.h"
-
 namespace flashover::run {
 namespace {
 
@@ -105,11 +103,6 @@ std::vector<Batch> find_batches(const plan::Plan& p, std::span<const int64_t> by
     if (b.shared.size() >= 2) out.push_back(std::move(b));
   }
   return out;
-}
-
-void run_shared(const Batch& batch, LaunchOne launch, void* context) {
-  cpu::in_parallel(static_cast<int64_t>(batch.shared.size()),
-                   [&](int64_t i) { launch(context, batch.shared[static_cast<size_t>(i)]); });
 }
 
 }  // namespace flashover::run

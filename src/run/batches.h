@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "cpu_kernels/team.h"
 #include "plan/plan.h"
 
 namespace flashover::run {
@@ -25,7 +26,10 @@ std::vector<Batch> find_batches(const plan::Plan& plan, std::span<const int64_t>
                                 std::span<const int64_t> arena_offsets, int threads);
 
 // Calls launch(step) for the steps of `shared`, on as many threads as torch has. Throws what the first one threw.
-using LaunchOne = void (*)(void* context, int32_t step);
-void run_shared(const Batch& batch, LaunchOne launch, void* context);
+template <typename Launch>
+void run_shared(const Batch& batch, const Launch& launch) {
+  cpu::in_parallel(static_cast<int64_t>(batch.shared.size()),
+                   [&](int64_t i) { launch(batch.shared[static_cast<size_t>(i)]); });
+}
 
 }  // namespace flashover::run

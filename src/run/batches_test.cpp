@@ -72,9 +72,7 @@ TEST(Batches, EachRunsOnce) {
   Batch b{0, 100, {}, {}};
   for (int32_t i = 0; i < 100; ++i) b.shared.push_back(i);
   std::array<std::atomic<int>, 100> ran{};
-  run_shared(
-      b, [](void* c, int32_t s) { ++(*static_cast<std::array<std::atomic<int>, 100>*>(c))[static_cast<size_t>(s)]; },
-      &ran);
+  run_shared(b, [&](int32_t s) { ++ran[static_cast<size_t>(s)]; });
   for (auto& r : ran) EXPECT_EQ(r.load(), 1);
 }
 

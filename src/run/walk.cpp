@@ -37,33 +37,26 @@ void launch_on_cuda(const Instruction& in, Run& run) {
   if (run.nodes) run.nodes->push_back(cuda::last_node(run.stream));
 }
 
+int32_t call_kernel(const Instruction& in, const Run& run) {
+  return in.fn(run.frame.table.data() + in.table, run.program.numbers.data() + in.sizes, &cpu::share);
+}
+
 void launch(const Instruction& in, Run& run) {
   if (run.program.device >= 0) return launch_on_cuda(in, run);
-  if (const int32_t status =
-          in.fn(run.frame.table.data() + in.table, run.program.numbers.data() + in.sizes, &cpu::share))
-    fail_index(run.program, *in.step, status);
+  if (const int32_t status = call_kernel(in, run)) fail_index(run.program, *in.step, status);
 }
 
 // Returns the last of the batch's instructions.
 const Instruction* run_batch(const Instruction* first, Run& run) {
   const Batch& batch = run.program.batches[first->batch];
-  struct Context {
-    const Instruction* first;
-    const Batch& batch;
-    void* const* table;
-    const int64_t* numbers;
-    std::vector<int32_t> status;
-    void launch(int32_t step) {
-      const Instruction& in = first[step - batch.first];
-      status[static_cast<size_t>(step - batch.first)] = in.fn(table + in.table, numbers + in.sizes, &cpu::share);
-    }
-  } context{first, batch, run.frame.table.data(), run.program.numbers.data(),
-            std::vector<int32_t>(static_cast<size_t>(batch.count))};
-  for (int32_t step : batch.alone) context.launch(step);
-  run_shared(
-      batch, [](void* c, int32_t s) { static_cast<Context*>(c)->launch(s); }, &context);
+  std::vector<int32_t> statuses(static_cast<size_t>(batch.count));
+  const auto launch_one = [&](int32_t step) {
+    statuses[static_cast<size_t>(step - batch.first)] = call_kernel(first[step - batch.first], run);
+  };
+  for (int32_t step : batch.alone) launch_one(step);
+  run_shared(batch, launch_one);
   for (int32_t i = 0; i < batch.count; ++i) {
-    if (const int32_t status = context.status[static_cast<size_t>(i)]) fail_index(run.program, *first[i].step, status);
+    if (const int32_t status = statuses[static_cast<size_t>(i)]) fail_index(run.program, *first[i].step, status);
     let_go(static_cast<size_t>(batch.first + i), run);
   }
   return first + batch.count - 1;
