@@ -1,9 +1,11 @@
-// Replaces constants of a kernel by size arguments where nothing depends on their values, and joins kernels that became
-// equal.
+// Replaces numbers of a kernel by size arguments where nothing depends on their values, and joins kernels that became
+// equal. Numbers are constants, and whatever a launch can compute of the sizes of its call: a kernel that is handed
+// s0*((s1 + 1) // 2) as one number serves all layers that differ in it.
 #include <algorithm>
 #include <bit>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,8 +26,15 @@ using loops::Scratch;
 using loops::Stage;
 using loops::Vector;
 
-// Walks a kernel and visits its constants in a fixed order. Open constants are those that may become size arguments.
-// Reading collects them and spells everything else into `skeleton`; writing puts given expressions in their place.
+// Does e follow from the sizes of the call alone, and not from where in its loops the kernel is?
+bool is_of_sizes(const Kernel& k, sym::Expr e) {
+  std::vector<sym::Expr> variables;
+  sym::collect_vars(e, variables);
+  return std::ranges::all_of(variables, [&](sym::Expr v) { return std::ranges::find(k.sizes, v) != k.sizes.end(); });
+}
+
+// Walks a kernel and visits its numbers in a fixed order. Open ones are those that may become size arguments. Reading
+// collects them and spells everything else into `skeleton`; writing puts given expressions in their place.
 class Walk {
  public:
   Walk(const Kernel& k, bool frozen) : k_(k), frozen_(frozen) {
@@ -44,9 +53,9 @@ class Walk {
       spell(p.read ? "r" : "");
       spell(p.written ? "w" : "");
       spell(p.number ? "n" : "");
-      p.numel = constant(p.numel, true);
+      p.numel = number(p.numel, true);
     }
-    of_params = constants.size();
+    of_params = numbers.size();
     loops(out.outer, 'i', true);
     spell("vector", static_cast<int64_t>(k_.vector));
     spell("transpose", k_.transpose);
@@ -54,7 +63,7 @@ class Walk {
     for (const Accumulator& a : out.accs) spell(info(a.dtype).name, static_cast<int64_t>(a.kind));
     for (Scratch& s : out.scratch) {
       spell(info(s.dtype).name);
-      s.size = constant(s.size, frozen_);
+      s.size = number(s.size, frozen_);
     }
     spell("errors", static_cast<int64_t>(out.errors.size()));
     for (Stage& s : out.stages) {
@@ -68,8 +77,8 @@ class Walk {
   }
 
   std::string skeleton;
-  std::vector<int64_t> constants;
-  size_t of_params = 0;  // the first so many constants are sizes of parameters
+  std::vector<sym::Expr> numbers;  // that are open
+  size_t of_params = 0;            // the first so many are sizes of parameters
 
  private:
   void spell(std::string_view text, int64_t value = 0) {
@@ -79,20 +88,22 @@ class Walk {
     if (value) skeleton += std::to_string(value);
     skeleton += ';';
   }
-  sym::Expr constant(sym::Expr e, bool open) {
-    if (!e.is_const() || !open || e.value() <= 0) {
+  // A constant, if they are open there, or an expression of sizes: nothing rests on what it is.
+  sym::Expr number(sym::Expr e, bool open) {
+    if (e.is_const() ? !open || e.value() <= 0 : !is_of_sizes(e)) {
       spell(e.str());
       return e;
     }
     if (values_) return (*values_)[next_++];
     spell("#");
-    constants.push_back(e.value());
+    numbers.push_back(e);
     return e;
   }
+  bool is_of_sizes(sym::Expr e) const { return !k_.sizes.empty() && planner::is_of_sizes(k_, e); }
   void loops(std::vector<Loop>& list, char letter, bool open) {
     for (size_t i = 0; i < list.size(); ++i) {
       spell("loop");
-      const sym::Expr extent = constant(list[i].extent, open);
+      const sym::Expr extent = number(list[i].extent, open);
       const sym::Expr var = loop_var(letter, static_cast<int>(i), extent);
       renamed_.emplace_back(list[i].var, var);
       list[i] = {var, extent};
@@ -120,15 +131,24 @@ class Walk {
     return out;
   }
   sym::Expr term(sym::Expr t) {
-    if (t.is_const()) return constant(t, true);
-    const auto ops = t.operands();
-    if (t.kind() == sym::Kind::kMul && ops.size() == 2 && ops[0].is_const() && ops[1].kind() == sym::Kind::kVar) {
-      const bool open = !is_lane(ops[1]) && (frozen_ || !is_inner(ops[1]));
-      spell("*");
-      const sym::Expr coef = constant(ops[0], open);
-      return coef * variable(ops[1]);
+    if (t.is_const() || is_of_sizes(t)) return number(t, true);
+    if (t.kind() != sym::Kind::kMul) return closed(t);
+    // One loop variable times a number.
+    sym::Expr coefficient = 1;
+    std::optional<sym::Expr> var;
+    for (sym::Expr factor : t.operands()) {
+      if (factor.is_const() || is_of_sizes(factor)) {
+        coefficient *= factor;
+      } else if (factor.kind() == sym::Kind::kVar && !var) {
+        var = factor;
+      } else {
+        return closed(t);
+      }
     }
-    return closed(t);
+    const bool open = !is_lane(*var) && (frozen_ || !is_inner(*var));
+    spell("*");
+    const sym::Expr by = number(coefficient, open);
+    return by * variable(*var);
   }
   // An expression whose constants stay.
   sym::Expr closed(sym::Expr e) {
@@ -183,7 +203,8 @@ class Walk {
       spell(in.hi.str());
       return;
     }
-    in.index = memory ? address(in.index) : closed(in.index);
+    const bool is_number = in.op == Op::k_index && is_of_sizes(in.index);
+    in.index = memory ? address(in.index) : is_number ? number(in.index, true) : closed(in.index);
     in.lo = closed(in.lo);
     in.hi = closed(in.hi);
   }
@@ -199,22 +220,25 @@ class Walk {
 // Where a number is part of a range test or of // and mod, the loops it belongs to keep their extents as well: the
 // simplifications that were made rest on them.
 bool rests_on_extents(const Kernel& k) {
-  auto affine = [](sym::Expr e, auto&& self) -> bool {
+  auto affine = [&](sym::Expr e, auto&& self) -> bool {
+    if (is_of_sizes(k, e)) return true;
     if (e.kind() >= sym::Kind::kFloorDiv) return false;
     for (sym::Expr o : e.operands())
       if (!self(o, self)) return false;
     return true;
   };
   for (const Stage& s : k.stages)
-    for (const Instr& in : s.body)
+    for (const Instr& in : s.body) {
+      if (in.op == Op::k_index && is_of_sizes(k, in.index)) continue;
       if (in.op == Op::k_in_range || in.op == Op::k_index || is_random(in.op) || !affine(in.index, affine)) return true;
+    }
   return false;
 }
 
-// Kernels that read alike but for their open constants, in order of the first.
+// Kernels that read alike but for their open numbers, in order of the first.
 struct Member {
   int32_t kernel;
-  std::vector<int64_t> constants;
+  std::vector<sym::Expr> numbers;
   size_t of_params;
 };
 std::vector<std::vector<Member>> kernels_alike(const std::vector<Kernel>& kernels, const std::vector<bool>& running) {
@@ -222,49 +246,79 @@ std::vector<std::vector<Member>> kernels_alike(const std::vector<Kernel>& kernel
   std::vector<std::vector<Member>> out;
   for (size_t i = 0; i < kernels.size(); ++i) {
     const Kernel& k = kernels[i];
-    if (!k.sizes.empty() || rests_on_extents(k)) continue;
+    if (rests_on_extents(k)) continue;
     Walk walk(k, !running[i]);
     walk.run(nullptr);
     std::string key = (running[i] ? "r" : "f") + std::move(walk.skeleton);
     for (const std::string& e : k.errors) key += e;
     const auto [it, fresh] = groups.try_emplace(std::move(key), out.size());
     if (fresh) out.emplace_back();
-    out[it->second].push_back({static_cast<int32_t>(i), std::move(walk.constants), walk.of_params});
+    out[it->second].push_back({static_cast<int32_t>(i), std::move(walk.numbers), walk.of_params});
   }
   return out;
 }
 
-// What stands for each open constant of the members: itself where it is the same in all, else an argument; one for each
-// distinct column of constants.
+// What stands for each open number of the members: itself where it is the same constant in all, else an argument; one for
+// each distinct column of numbers.
 struct Arguments {
-  std::vector<sym::Expr> values;              // by open constant
-  std::vector<sym::Expr> vars;                // the arguments
-  std::vector<std::vector<int64_t>> columns;  // by argument: its value for each member
+  std::vector<sym::Expr> values;                // by open number
+  std::vector<sym::Expr> vars;                  // the arguments
+  std::vector<std::vector<sym::Expr>> columns;  // by argument: its value for each member
 };
+
+// A variable's name says its range, since a name has one range in a process.
+sym::Expr argument(size_t i, const std::vector<sym::Expr>& column) {
+  int64_t least = 1;
+  for (sym::Expr e : column) least = std::min(least, e.range().lo);
+  const char* letter = least == 1 ? "n" : least == 0 ? "z" : "w";
+  return sym::var(letter + std::to_string(i), {least >= 0 ? least : -sym::Range::kInf, sym::Range::kInf}, 16);
+}
+
 Arguments arguments_of(const std::vector<Member>& members) {
   const Member& first = members[0];
   Arguments out;
-  std::map<std::vector<int64_t>, sym::Expr> by_column;
+  std::map<std::vector<const sym::Node*>, sym::Expr> by_column;
   const bool varies =
-      std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.constants != first.constants; });
-  for (size_t n = 0; n < first.constants.size(); ++n) {
-    std::vector<int64_t> column;
-    column.reserve(members.size());
-    for (const Member& m : members) column.push_back(m.constants[n]);
+      std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.numbers != first.numbers; });
+  for (size_t n = 0; n < first.numbers.size(); ++n) {
+    std::vector<sym::Expr> column;
+    std::vector<const sym::Node*> nodes;
+    for (const Member& m : members) {
+      column.push_back(m.numbers[n]);
+      nodes.push_back(m.numbers[n].node());
+    }
     // A part of a tensor and the whole: the loops vary, and the equal size of the parameter would look too small.
     const bool size = n < first.of_params && varies;
-    if (!size && std::all_of(column.begin(), column.end(), [&](int64_t v) { return v == column[0]; })) {
-      out.values.emplace_back(column[0]);
+    if (!size && column[0].is_const() && std::ranges::all_of(column, [&](sym::Expr e) { return e == column[0]; })) {
+      out.values.push_back(column[0]);
       continue;
     }
-    const auto [it, fresh] = by_column.try_emplace(column, sym::Expr(0));
+    const auto [it, fresh] = by_column.try_emplace(std::move(nodes), sym::Expr(0));
     if (fresh) {
-      it->second = sym::var("n" + std::to_string(out.vars.size()), {1, sym::Range::kInf}, 16);
+      it->second = argument(out.vars.size(), column);
       out.vars.push_back(it->second);
       out.columns.push_back(std::move(column));
     }
     out.values.push_back(it->second);
   }
+  return out;
+}
+
+// The sizes that a kernel still reads by themselves: in order of its arguments.
+std::vector<sym::Expr> sizes_left(const Kernel& k) {
+  std::vector<sym::Expr> used;
+  const auto collect = [&](sym::Expr e) { sym::collect_vars(e, used); };
+  for (const Param& p : k.params) collect(p.numel);
+  for (const Scratch& s : k.scratch) collect(s.size);
+  for (const Loop& l : k.outer) collect(l.extent);
+  for (const Stage& stage : k.stages) {
+    for (const Loop& l : stage.loops) collect(l.extent);
+    for (const Instr& in : stage.body)
+      for (sym::Expr e : {in.index, in.lo, in.hi}) collect(e);
+  }
+  std::vector<sym::Expr> out;
+  for (sym::Expr size : k.sizes)
+    if (std::ranges::find(used, size) != used.end()) out.push_back(size);
   return out;
 }
 
@@ -278,18 +332,23 @@ void share_kernels(Schedule& s, const Options& o) {
 
   std::vector<int32_t> stands_for(s.kernels.size());  // by kernel: the one that is launched instead
   std::iota(stands_for.begin(), stands_for.end(), 0);
-  std::vector<std::vector<sym::Expr>> sizes(s.kernels.size());
+  std::vector<std::vector<sym::Expr>> sizes(s.kernels.size());  // by kernel: what its launches hand over
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = s.kernels[i].sizes;
   for (const std::vector<Member>& members : kernels_alike(s.kernels, running)) {
-    if (members.size() < 2) continue;
-    const int32_t first = members[0].kernel;
     const Arguments arguments = arguments_of(members);
+    if (members.size() < 2 && arguments.vars.empty()) continue;
+    const int32_t first = members[0].kernel;
     Kernel general = Walk(s.kernels[first], !running[first]).run(&arguments.values);
+    const std::vector<sym::Expr> left = sizes_left(general);
     general.sizes = arguments.vars;
+    general.sizes.insert(general.sizes.end(), left.begin(), left.end());
     for (size_t i = 0; i < members.size(); ++i) {
       const int32_t kernel = members[i].kernel;
       general.cost = std::max(general.cost, s.kernels[kernel].cost);
       stands_for[kernel] = first;
-      for (const auto& column : arguments.columns) sizes[kernel].emplace_back(column[i]);
+      sizes[kernel].clear();
+      for (const auto& column : arguments.columns) sizes[kernel].push_back(column[i]);
+      sizes[kernel].insert(sizes[kernel].end(), left.begin(), left.end());
     }
     verify(general);
     s.kernels[first] = std::move(general);
@@ -305,7 +364,7 @@ void share_kernels(Schedule& s, const Options& o) {
   for (auto* steps : {&s.plan.frozen_steps, &s.plan.steps})
     for (plan::Step& step : *steps) {
       if (step.kind != plan::StepKind::kLaunch) continue;
-      if (step.sizes.empty()) step.sizes = sizes[step.kernel];
+      step.sizes = sizes[step.kernel];
       step.kernel = number[stands_for[step.kernel]];
     }
   s.kernels = std::move(kept);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "sym/bounded.h"
 #include "sym/found.h"
+#include "sym/simplest.h"
 
 namespace flashover::sym {
 namespace {
@@ -170,6 +171,57 @@ std::optional<bool> proven_of_larger(Relation r, Expr difference, const std::fun
   if (below || (r == Relation::kLessEqual && most && proven_le(Expr(0), larger(*most)))) return true;
   if (above || (r == Relation::kLess && least && proven_le(Expr(0), larger(*least)))) return false;
   return std::nullopt;
+}
+
+std::pair<int64_t, Expr> coefficient_and_rest(Expr t) {
+  const bool scaled = t.kind() == Kind::kMul && t.operands().size() == 2 && t.operands()[0].is_const();
+  return scaled ? std::pair(t.operands()[0].value(), t.operands()[1]) : std::pair(int64_t{1}, t);
+}
+
+Expr by_terms(Expr e, const std::function<Expr(Expr)>& f) {
+  if (e.kind() != Kind::kAdd) return f(e);
+  Expr out = 0;
+  for (Expr t : e.operands()) out += f(t);
+  return out;
+}
+
+// What e is nowhere less than: x mod y of a y that is positive is at most y - 1.
+Expr least_without_remainders(Expr e, const std::function<bool(Expr)>& is_positive) {
+  return by_terms(e, [&](Expr t) {
+    const auto [times, part] = coefficient_and_rest(t);
+    if (part.kind() != Kind::kMod || !is_positive(part.operands()[1])) return t;
+    return times > 0 ? Expr(0) : Expr(times) * (part.operands()[1] - 1);
+  });
+}
+
+// What e is nowhere less than: 8*((x + 7) // 8) is at least x.
+Expr least_without_quotients(Expr e) {
+  return by_terms(e, [](Expr t) {
+    const auto [times, part] = coefficient_and_rest(t);
+    if (part.kind() != Kind::kFloorDiv || !part.operands()[1].is_const()) return t;
+    const Expr x = part.operands()[0];
+    const int64_t by = part.operands()[1].value();
+    if (by <= 0 || times % by != 0) return t;
+    return Expr(times / by) * (times > 0 ? x - Expr(by - 1) : x);
+  });
+}
+
+// By what rounding can take away at most.
+std::optional<bool> proven_unrounded(Relation r, Expr difference, const std::function<Expr(Expr)>& larger) {
+  const auto is_positive = [&](Expr e) { return larger(e).range().lo > 0; };
+  const auto at_least = [&](Expr e, int64_t number) {
+    if (!(least_over_loops(e) == e)) return false;
+    const Expr less = least_without_remainders(e, is_positive), least = least_without_quotients(less);
+    return (!(less == e) && proven_le(Expr(number), larger(less))) ||
+           (!(least == less) && proven_le(Expr(number), larger(least)));
+  };
+  if (r == Relation::kEqual || r == Relation::kNotEqual) {
+    const bool apart = at_least(difference, 1) || at_least(-difference, 1);
+    return apart ? std::optional(r == Relation::kNotEqual) : std::nullopt;
+  }
+  const bool strict = r == Relation::kLess;
+  if (at_least(-difference, strict ? 1 : 0)) return true;
+  return at_least(difference, strict ? 0 : 1) ? std::optional(false) : std::nullopt;
 }
 
 bool proven_or_presumed(Relation r, Expr a, Expr b) {
@@ -405,8 +457,10 @@ std::optional<bool> Environment::found_known(Relation r, Expr a, Expr b) const {
   const std::vector<SizeGuard>& facts = learned().facts;
   for (const SizeGuard& fact : facts)
     if (const auto answer = by_fact(fact, r, a, b)) return answer;
-  if (divides(a) || divides(b))
+  if (divides(a) || divides(b)) {
+    if (const auto answer = proven_unrounded(r, a - b, [this](Expr e) { return raised(e); })) return answer;
     if (const auto answer = known_of_multiples(r, a, b)) return answer;
+  }
   if (!presuming) return std::nullopt;
   if (const auto answer = proven_of_larger(r, a - b, presumed)) return answer;
   if (least_over_loops(a - b) != a - b) return std::nullopt;
@@ -502,7 +556,9 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   if (answer && r == Relation::kEqual && holds_by_divisors(a, b)) return true;
   const SizeGuard fact = answer ? SizeGuard{r, a, b} : negated({r, a, b});
   if (fact.relation == Relation::kEqual && solve(a - b)) return answer;
-  guards_.push_back({fact, here()});
+  const std::string line = here();
+  for (const SizeGuard& part : simplest(fact, [this](Expr e) { return raised(e).range().lo; }))
+    if (known(part.relation, part.a, part.b) != true) guards_.push_back({part, line});
   return answer;
 }
 
@@ -600,7 +656,11 @@ std::vector<AskedGuard> Environment::canonical_guards(bool of_data) const {
     const bool implied = std::any_of(out.begin(), out.end(), [&](const AskedGuard& other) {
       return by_fact(other.guard, now.relation, now.a, now.b) == true;
     });
-    if (!implied) out.push_back({now, where});
+    if (implied) continue;
+    std::erase_if(out, [&](const AskedGuard& other) {
+      return by_fact(now, other.guard.relation, other.guard.a, other.guard.b) == true;
+    });
+    out.push_back({now, where});
   }
   return out;
 }

@@ -357,6 +357,73 @@ TEST(Environment, EqualitiesThatDivisorsGiveAreAskedForAsDivisors) {
   EXPECT_FALSE(sizes.follows(Relation::kEqual, mod(h, Expr(8)), Expr(0)));
 }
 
+// Products and quotients are bounds of sizes in other words: the first question answers the others.
+TEST(Environment, GuardsAreInTheSimplestWords) {
+  Environment sizes;
+  const Expr n = sizes.add(3), h = sizes.add(40), w = sizes.add(56);
+  const auto windows = [](Expr e) { return floordiv(floordiv(e, 4) + 7, 8); };
+  EXPECT_TRUE(sizes.holds(Relation::kLess, Expr(8), Expr(8) * windows(h)));
+  EXPECT_TRUE(sizes.holds(Relation::kLessEqual, Expr(2), windows(w)));
+  EXPECT_EQ(texts(sizes), (std::vector<std::string>{"36 <= s1", "36 <= s2"}));
+  EXPECT_TRUE(sizes.holds(Relation::kLess, Expr(96) * windows(w), Expr(96) * n * windows(h) * windows(w)));
+  EXPECT_EQ(texts(sizes), (std::vector<std::string>{"36 <= s1", "36 <= s2", "1 <= s0"}));
+  EXPECT_TRUE(sizes.follows(Relation::kLess, Expr(6144), Expr(6144) * n * windows(h) * windows(w)));
+  EXPECT_TRUE(sizes.follows(Relation::kNotEqual, n * windows(h) * windows(w), Expr(1)));
+  EXPECT_TRUE(sizes.follows(Relation::kLessEqual, floordiv(h, 4), Expr(8) * windows(h)));
+  EXPECT_TRUE(sizes.follows(Relation::kLess, mod(Expr(-4), Expr(8) * windows(h)), Expr(8) * windows(h)));
+  EXPECT_FALSE(sizes.follows(Relation::kLess, Expr(8) * windows(h) - Expr(8), floordiv(h, 4) - Expr(1)));
+  EXPECT_TRUE(sizes.holds(Relation::kLessEqual, floordiv(n, 2), Expr(5)));
+  EXPECT_EQ(texts(sizes).back(), "s0 <= 11");
+}
+
+// Whatever guards say in simpler words is what was asked: no size is let in or kept out.
+TEST(Environment, SimplestWordsSayTheSame) {
+  uint64_t state = 88172645463325252u;
+  const auto draw = [&state](int64_t n) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return static_cast<int64_t>(state % static_cast<uint64_t>(n));
+  };
+  const Expr s = size_symbol(0), t = size_symbol(1);
+  const auto part = [&] {
+    const Expr size = draw(2) ? s : t;
+    return draw(3) ? floordiv(size + Expr(draw(9)), Expr(1 + draw(4))) : size - Expr(draw(4));
+  };
+  int64_t simpler = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const auto side = [&] {
+      Expr e = Expr(draw(2) ? draw(20) - 5 : 0);
+      for (int64_t terms = draw(3); terms-- > 0;) {
+        Expr term = Expr(1 + draw(6));
+        for (int64_t factors = 1 + draw(2); factors-- > 0;) term *= part();
+        e += term;
+      }
+      return e;
+    };
+    Environment sizes;
+    const std::vector<int64_t> now = {draw(9), draw(9)};
+    for (int64_t n : now) sizes.add(n);
+    if (draw(2)) sizes.holds(Relation::kLessEqual, Expr(2), draw(2) ? s : t);
+    std::vector<SizeGuard> asked = sizes.guards();
+    const SizeGuard question{static_cast<Relation>(draw(4)), side(), side()};
+    const bool answer = sizes.holds(question.relation, question.a, question.b);
+    const std::vector<SizeGuard> guards = sizes.guards();
+    simpler += guards.size() > asked.size() && !(guards.back() == question);
+    const auto all = [](const std::vector<SizeGuard>& list, const auto& value) {
+      return std::ranges::all_of(
+          list, [&](const SizeGuard& g) { return satisfied(g.relation, evaluate(g.a, value), evaluate(g.b, value)); });
+    };
+    for (int64_t x = 0; x < 12; ++x)
+      for (int64_t y = 0; y < 12; ++y) {
+        const auto value = [&](Expr e) { return e == s ? x : y; };
+        const auto in = [&](Expr e) { return evaluate(e, value); };
+        if (!(in(sizes.canonical(s)) == x && in(sizes.canonical(t)) == y)) continue;  // an equality was solved
+        const bool so = satisfied(question.relation, in(question.a), in(question.b)) == answer;
+        ASSERT_EQ(all(guards, value), all(asked, value) && so) << str(question) << " at " << x << ", " << y;
+      }
+  }
+  EXPECT_GT(simpler, 300);
+}
+
 // What calls found to be otherwise is answered the other way.
 TEST(Environment, RefutedFacts) {
   Environment e;

@@ -572,6 +572,15 @@ void split_symbolic(Expr a, Expr b, Expr& quotient, Expr& rest) {
   quotient = from_sum(std::move(q));
   rest = from_sum(std::move(r));
 }
+// The number that the sum a is so many times of the sum b.
+std::optional<Expr> times_of_sum(Expr a, Expr b) {
+  if (a.kind() != Kind::kAdd || b.kind() != Kind::kAdd || a.operands().size() != b.operands().size())
+    return std::nullopt;
+  const auto coefficient_of = [](Expr t) { return t.is_const() ? t.value() : split_coefficient(t).coef; };
+  const int64_t x = coefficient_of(a.operands()[0]), y = coefficient_of(b.operands()[0]);
+  if (y == 0 || x % y != 0 || !(Expr(x / y) * b == a)) return std::nullopt;
+  return Expr(x / y);
+}
 // Whether b is not 0, or made of sizes that are none where something divides by them.
 bool may_divide(Expr b) {
   return proven_ne(b, Expr(0)) || (b.range().lo >= 0 && b.kind() != Kind::kMin && b.kind() != Kind::kMax);
@@ -721,6 +730,7 @@ Expr floordiv(Expr a, Expr b) {
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
   if (may_divide(b)) {
+    if (const auto times = times_of_sum(a, b)) return *times;
     if (rest.is_const(0) || in_zero_to(rest, b)) return quotient;
   } else {
     quotient = Expr(0);
@@ -739,6 +749,7 @@ Expr mod(Expr a, Expr b) {
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
   if (may_divide(b)) {
+    if (times_of_sum(a, b)) return Expr(0);
     if (rest.is_const(0) || in_zero_to(rest, b)) return rest;
   } else {
     rest = a;
