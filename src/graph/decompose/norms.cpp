@@ -93,13 +93,18 @@ bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) 
   channel[1] = sizes[1];
   auto across = [&](ValueId v) { return b.reshape(v, channel); };
   ValueId wide = b.convert(x, m), mean, rstd, variance = kNoValue;
+  // What y is the scale times, and what the rounded mean of all elements leaves in that; kNoValue: nothing.
+  ValueId off = kNoValue, shift = kNoValue;
   if (how.training) {
     if (b.type(x).device.type == DeviceType::kCUDA) {  // cut into parts there, and read once
       std::tie(variance, mean) = b.var(wide, over, 0.0);
+      off = b.sub(wide, across(mean));
     } else {
       const Moments s = moments(b, wide, over);
       variance = b.div(b.reshape(s.squares, {sizes[1]}), number_of(b, wide, count));
       mean = b.reshape(s.mean, {sizes[1]});
+      off = s.off;
+      shift = b.reshape(s.shift, {sizes[1]});
     }
     rstd = b.rsqrt(b.add(variance, constant(b, wide, *eps)));
   } else {
@@ -108,14 +113,17 @@ bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) 
     rstd = b.rsqrt(b.add(variance, constant(b, wide, *eps)));
   }
   ValueId scale = has(n, 1) ? b.mul(rstd, b.convert(in(n, 1), m)) : rstd;
-  ValueId y;
+  ValueId y, bias = has(n, 2) ? b.convert(in(n, 2), m) : kNoValue;
   if (how.training) {
-    y = b.mul(b.sub(wide, across(mean)), across(scale));
-    if (has(n, 2)) y = b.add(y, across(b.convert(in(n, 2), m)));
+    y = b.mul(off, across(scale));
+    if (shift != kNoValue) {
+      const ValueId left = b.mul(shift, scale);
+      bias = bias == kNoValue ? b.neg(left) : b.sub(bias, left);
+    }
+    if (bias != kNoValue) y = b.add(y, across(bias));
   } else {
-    ValueId shift = b.mul(mean, scale);
-    shift = has(n, 2) ? b.sub(b.convert(in(n, 2), m), shift) : b.neg(shift);
-    y = b.add(b.mul(wide, across(scale)), across(shift));
+    const ValueId moved = b.mul(mean, scale);
+    y = b.add(b.mul(wide, across(scale)), across(bias == kNoValue ? b.neg(moved) : b.sub(bias, moved)));
   }
   outs = {b.convert(y, d)};
   for (ValueId v : {mean, rstd}) {
