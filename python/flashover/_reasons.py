@@ -34,6 +34,16 @@ BREAKS: tuple[Reason, ...] = (
         ("Describe its result with torch.library.register_fake.",),
     ),
     Reason(
+        "kernel",
+        "a Triton kernel that cannot be part of a graph",
+        r"Triton kernel",
+        "Its launch is of a kind that is not known, or it reaches memory that is none of its arguments.",
+        (
+            "Hand it tensors, numbers and constants, and a grid of one to three numbers.",
+            "Or register its launch as an operator: torch.library.custom_op, with mutates_args.",
+        ),
+    ),
+    Reason(
         "data-dependent",
         "Python needs the value of a tensor",
         r"data-dependent|\.item\(\)|truth of|TensorBase\.(tolist|item|numpy|__bool__|__int__|__float__)",

@@ -85,6 +85,8 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   f.may_ask_meta = schema.name == op::repeat_interleave_Tensor;
   f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  f.only_writes = schema.any_written && schema.returns.empty() && !f.composite && !f.reads_data &&
+                  !op::is_aten(schema.name) && !schema.name.starts_with("prims.");
   f.autograd_inside = !op::is_aten(schema.name) && !schema.name.starts_with("prims.") && !f.composite &&
                       std::none_of(std::begin(kAutograd), std::end(kAutograd),
                                    [&](auto k) { return handle.hasKernelForDispatchKey(k); });

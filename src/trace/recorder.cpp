@@ -587,6 +587,12 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   }
   if (facts.schema.any_written) refuse_ordered_write(facts);
   ++stats_.ops;
+  if (facts.only_writes) {  // there is no result whose type could be asked for
+    check_autograd(facts, {});
+    add_node(facts.op, std::move(args), {});
+    torch::jit::drop(stack, facts.schema.args.size());
+    return;
+  }
   std::vector<TensorType> outs;
   bool ruled = infer_by_rule(facts, args, outs);
   if (symbols && !(ruled && numbers_fit(facts, outs))) {  // the value is needed

@@ -37,8 +37,9 @@ struct OpFacts {
   bool reads_data = false;    // the result or its shape depends on data
   bool may_ask_meta = false;  // ... but not always (repeat_interleave with output_size)
   bool has_tensor_return = false;
-  bool is_query = false;  // answers about metadata: is_same_size ...; not recorded
-  bool may_rule = false;  // own rules apply
+  bool only_writes = false;  // an operator of the program's own that returns nothing but writes arguments
+  bool is_query = false;     // answers about metadata: is_same_size ...; not recorded
+  bool may_rule = false;     // own rules apply
   int device_arg = -1, dtype_arg = -1;
   const c10::KernelFunction* cpp_meta = nullptr;
   bool python_meta = false;

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashover
@@ -42,6 +43,15 @@ async def coroutine(x: torch.Tensor) -> torch.Tensor:
 
 def custom_operator(x):
     return unknown(x)  # here
+
+
+@triton.jit
+def kernel(x_ptr):
+    pass
+
+
+def launches_a_kernel(x):
+    kernel["no grid"](x)  # here
 
 
 def data_dependent(x):
@@ -94,6 +104,7 @@ def other(x):
 
 BREAKS: dict[str, Callable[[], Any]] = {
     "custom-operator": lambda: (custom_operator, X),
+    "kernel": lambda: (launches_a_kernel, X),
     "data-dependent": lambda: (data_dependent, X),
     "requested": lambda: (requested, X),
     "side-effect": lambda: (side_effect, X),

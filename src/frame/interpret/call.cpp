@@ -147,7 +147,8 @@ PyObject* Interpreter::call_spread(PyObject* f, PyObject* tuple, PyObject* dict)
   if (plain) return PyObject_Call(f, tuple, dict);
   if (recorder.is_old(tuple)) recorder.contents(tuple);
   if (dict != nullptr && recorder.is_old(dict)) recorder.contents(dict);
-  if (PyFunction_Check(f) && !is_checkpoint(f) && torch_calls == nullptr) return PyObject_Call(f, tuple, dict);
+  if (PyFunction_Check(f) && !is_checkpoint(f) && torch_calls == nullptr && mark_of(f) == Mark::kNone)
+    return PyObject_Call(f, tuple, dict);
   const Py_ssize_t n = PyTuple_GET_SIZE(tuple), k = dict != nullptr ? PyDict_GET_SIZE(dict) : 0;
   std::vector<PyObject*> args(static_cast<size_t>(n + k) + 1);
   for (Py_ssize_t i = 0; i < n; ++i) args[static_cast<size_t>(i) + 1] = PyTuple_GET_ITEM(tuple, i);

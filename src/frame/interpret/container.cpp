@@ -98,6 +98,13 @@ bool is_subscript_of_sizes(Numbers& numbers, PyObject* key) {
   return numbers.all_sizes(key);
 }
 
+// A method in Python gets the key as it is.
+bool is_subscript_by_method(PyTypeObject* t) {
+  static PyObject* const name = PyUnicode_InternFromString("__getitem__");
+  PyObject* method = t->tp_flags & Py_TPFLAGS_HEAPTYPE ? _PyType_Lookup(t, name) : nullptr;
+  return method != nullptr && PyFunction_Check(method);
+}
+
 }  // namespace
 
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
@@ -124,7 +131,7 @@ PyObject* Interpreter::subscript_by_kind(PyObject* o, PyObject* key) {
       recorder.specials(t);
       return subscript_by_sizes(o, key);
     }
-    recorder.numbers.read_deep(key);
+    if (is_tensor(o) || !is_subscript_by_method(t)) recorder.numbers.read_deep(key);
     recorder.numbers.read(o);
   }
   if (is_tensor(o)) {
@@ -136,7 +143,7 @@ PyObject* Interpreter::subscript_by_kind(PyObject* o, PyObject* key) {
   if (!recorder.is_old(o)) {
     look_special(o, "__getitem__");
     if (PyType_Check(o)) look_special(o, "__class_getitem__");
-    if (!is_plain(key)) consume(key);
+    if (!is_plain(key) && !is_subscript_by_method(t)) consume(key);
     return PyObject_GetItem(o, key);
   }
   SourceId id = recorder.source_of(o);

@@ -21,7 +21,20 @@ std::string line_of_frame(_PyInterpreterFrame* f) {
   return std::string(file != nullptr ? file : "?") + ":" + std::to_string(line_of(code_of(f), decoded, unit_of(f)));
 }
 
-// A file of the torch package.
+std::string_view file_of(PyCodeObject* code) {
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr ? file : "";
+}
+
+// What stands in for a library's functions while a call is captured, and what of Triton's calls it.
+bool stands_in(PyCodeObject* code) {
+  const std::string_view file = file_of(code);
+  return file.ends_with("/flashover/_substitutes.py") || file.ends_with("/flashover/_user_kernels.py") ||
+         file.find("-packages/triton/runtime/") != file.npos;
+}
+
+// A file of the torch package, or of what stands in for it.
 bool is_torchs_own(PyCodeObject* code) {
   static const std::string folder = [] {
     PyObject* torch = PyImport_AddModule("torch");  // borrowed
@@ -31,10 +44,18 @@ bool is_torchs_own(PyCodeObject* code) {
     const std::string text = path != nullptr ? path : "";
     return text.substr(0, text.rfind('/') + 1);
   }();
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && !folder.empty() &&
-         (std::string_view(file).starts_with(folder) || std::string_view(file).ends_with("/flashover/_substitutes.py"));
+  return !folder.empty() && (file_of(code).starts_with(folder) || stands_in(code));
+}
+
+// The innermost frame whose line tells the user something.
+_PyInterpreterFrame* told_frame() {
+  _PyInterpreterFrame* f = complete(current_frame(PyThreadState_Get()));
+  while (f != nullptr && stands_in(code_of(f)))
+    if (_PyInterpreterFrame* caller = complete(f->previous); caller != nullptr)
+      f = caller;
+    else
+      break;
+  return f;
 }
 
 thread_local PyObject* root_module = nullptr;
@@ -60,7 +81,7 @@ void name_modules(PyObject* module, const std::string& path, std::unordered_map<
 }  // namespace
 
 std::string Interpreter::location() const {
-  _PyInterpreterFrame* f = complete(current_frame(PyThreadState_Get()));
+  _PyInterpreterFrame* f = told_frame();
   return f == nullptr ? "" : line_of_frame(f);
 }
 
@@ -136,7 +157,7 @@ graph::Location Interpreter::operator_location() {
 
 std::string Interpreter::stack() const {
   std::string out;
-  for (_PyInterpreterFrame* f = complete(current_frame(PyThreadState_Get())); f != nullptr; f = complete(f->previous)) {
+  for (_PyInterpreterFrame* f = told_frame(); f != nullptr; f = complete(f->previous)) {
     const char* name = PyUnicode_AsUTF8(code_of(f)->co_qualname);
     if (name == nullptr) PyErr_Clear();
     out = line_of_frame(f) + " in " + (name != nullptr ? name : "?") + (out.empty() ? "" : "\n" + out);
