@@ -209,10 +209,10 @@ Plan sub_plan_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::K
   // What a library call returns brings its own memory; what kernels write is a result of the part, read again or not.
   std::set<TensorId> written, returned, read;
   for (const Step& s : steps) {
-    plan::for_each_write(s, [&](TensorId t) {
-      written.insert(root(t));
-      if (s.kind == plan::StepKind::kCall && !s.out_variant) returned.insert(root(t));
-    });
+    plan::for_each_write(s, [&](TensorId t) { written.insert(root(t)); });
+    if (s.kind == plan::StepKind::kCall && !s.out_variant)
+      for (TensorId t : s.writes)
+        if (t >= 0) returned.insert(root(t));
     plan::for_each_read(s, [&](TensorId t) { read.insert(root(t)); });
   }
   const auto add = [&](plan::Tensor t) {

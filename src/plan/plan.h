@@ -87,6 +87,7 @@ struct Step {
   std::string op;            // op::mm, "mkldnn._linear_pointwise.default"
   bool out_variant = false;  // `op` is an out= overload and takes all of `writes` as its last arguments (not in args)
   std::vector<Arg> args;     // kCall: Ref ids are TensorIds
+  uint32_t mutates = 0;      // kCall: bit i: argument i is written, whatever it held
   std::vector<TensorId> reads, writes;
   std::vector<sym::Expr> sizes;
   // Whether its index checks hold can be told before the first step: they do if all `bounds` do.
@@ -173,7 +174,7 @@ std::string serialize(const Plan& p);
 // input.
 Plan deserialize(std::string_view bytes);
 Plan deserialize_payload(std::string_view payload);  // without header and checksum: the part that fuzz tests attack
-constexpr uint32_t kFormatVersion = 7;               // of the binary form; part of cache keys
+constexpr uint32_t kFormatVersion = 8;               // of the binary form; part of cache keys
 
 // Calls f(TensorId) for every tensor that a step reads / writes (a mutated argument of an extern call is a write).
 template <typename F>
@@ -192,9 +193,22 @@ void for_each_read(const Step& s, F&& f) {
   }
 }
 template <typename F>
+void for_each_mutated(const Step& s, F&& f) {
+  for (size_t i = 0; s.mutates != 0 && i < s.args.size() && i < 32; ++i) {
+    if (!(s.mutates >> i & 1)) continue;
+    if (auto* r = std::get_if<Ref>(&s.args[i])) {
+      if (r->id != kNoValue) f(r->id);
+    } else if (auto* l = std::get_if<RefList>(&s.args[i])) {
+      for (const Ref& r : *l)
+        if (r.id != kNoValue) f(r.id);
+    }
+  }
+}
+template <typename F>
 void for_each_write(const Step& s, F&& f) {
   for (TensorId t : s.writes)
     if (t >= 0) f(t);
+  for_each_mutated(s, f);
 }
 // The tensor whose memory `t` lies in, through views; `elements` (if asked) receives the offset from its first element.
 TensorId root(const Plan& p, TensorId t, sym::Expr* elements = nullptr);

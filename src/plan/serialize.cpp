@@ -62,6 +62,7 @@ class Writer : public ByteWriter {
     text(s.op);
     out += static_cast<char>(s.out_variant);
     list(s.args, [&](const Arg& a) { arg(a); });
+    integer(s.mutates);
     ids(s.reads);
     ids(s.writes);
     sizes(s.sizes);
@@ -226,6 +227,9 @@ class Reader : public ByteReader {
     s.op = text();
     s.out_variant = boolean();
     s.args = list<Arg>(1, [&] { return arg(); });
+    const int64_t mutates = integer();
+    if (mutates < 0 || mutates > UINT32_MAX) fail("mutated arguments out of range");
+    s.mutates = static_cast<uint32_t>(mutates);
     s.reads = ids();
     s.writes = ids();
     s.sizes = sizes();

@@ -99,6 +99,13 @@ void print_launch(const CudaLaunch& c, std::string& out) {
 
 std::string bounds(const Bounds& b) { return name(b.tensor) + " " + std::to_string(b.lo) + " " + std::to_string(b.hi); }
 
+std::string mutated(const Step& s) {
+  std::vector<int> arguments;
+  for (int i = 0; i < 32; ++i)
+    if (s.mutates >> i & 1) arguments.push_back(i);
+  return "[" + join(arguments, [](int i) { return std::to_string(i); }) + "]";
+}
+
 void print_step(const Step& s, bool frozen, std::string& out) {
   out += frozen ? "  frozen " : "  ";
   switch (s.kind) {
@@ -108,6 +115,7 @@ void print_step(const Step& s, bool frozen, std::string& out) {
       break;
     case StepKind::kCall:
       out += s.out_variant ? "call out " : "call ";
+      if (s.mutates != 0) out += "writes " + mutated(s) + " ";
       out += s.op + "(" + join(s.args, [](const Arg& a) { return std::visit(ArgPrinter(), a); }) + ")";
       out += " -> " + join(s.writes, name);
       break;
@@ -549,6 +557,15 @@ class Parser {
       auto op = word();
       if (op == "out") {
         s.out_variant = true;
+        op = word();
+      }
+      if (op == "writes") {
+        expect('[');
+        list(']', [&] {
+          const int32_t i = plain_number();
+          if (i < 0 || i > 31) fail("arguments 0 to 31 may be written");
+          s.mutates |= uint32_t{1} << i;
+        });
         op = word();
       }
       s.op = std::string(op);

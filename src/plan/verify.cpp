@@ -247,6 +247,7 @@ class Verifier {
               "bounds are of indices in inputs");
     }
     if (s.out_variant) require(call && !s.writes.empty(), "out variants are calls with results");
+    check_mutated(s, frozen);
     for_each_read(s, [&](TensorId t) {
       require(in_range(t, p_.tensors.size()), "no such tensor");
       const TensorId r = roots_[t].id;
@@ -295,6 +296,21 @@ class Verifier {
       state_[r].written = true;
       if (!frozen) touch(r);
     }
+  }
+
+  // The memory may be new: a call is the first that writes it.
+  void check_mutated(const Step& s, bool frozen) {
+    if (s.mutates == 0) return;
+    require(s.kind == StepKind::kCall && !frozen, "only calls that run each time write arguments");
+    require(s.args.size() >= 32 || s.mutates >> s.args.size() == 0, "a written argument is missing");
+    for_each_mutated(s, [&](TensorId t) {
+      require(in_range(t, p_.tensors.size()), "no such tensor");
+      const StorageKind storage = p_.tensors[roots_[t].id].storage;
+      require(storage != StorageKind::kFrozen, "only frozen steps write frozen tensors");
+      require(storage != StorageKind::kInput || !p_.inputs[p_.tensors[roots_[t].id].index].frozen,
+              "writes an input that is said to be frozen");
+      if (storage != StorageKind::kExtern) state_[roots_[t].id].written = true;
+    });
   }
 
   void check_output(const OutputRef& o) {

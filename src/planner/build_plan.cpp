@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "graph/analysis/uninitialized.h"
 #include "graph/origin.h"
 #include "loops/schedule/build.h"
 #include "planner/value_tensors.h"
@@ -19,7 +20,8 @@ using plan::StorageKind;
 using plan::TensorId;
 
 struct Building {
-  Building(loops::LoopProgram& p, const Options& o) : program(p), options(o), tensors(p, out.plan) {
+  Building(loops::LoopProgram& p, const Options& o)
+      : program(p), options(o), tensors(p, out.plan), only_written(graph::only_written(p.graph)) {
     out.plan.device = o.device;
   }
 
@@ -27,6 +29,7 @@ struct Building {
   const Options& options;
   Schedule out;
   ValueTensors tensors;
+  std::vector<bool> only_written;                   // by value: its memory is never looked at, so it has none
   std::map<ValueId, TensorId> on_device;            // copies of numbers that lie elsewhere
   std::unordered_map<Hash128, int32_t> kernel_ids;  // by identity
 
@@ -70,6 +73,7 @@ void add_call_on_clones(Building& b, const graph::Node& node) {
   Step s;
   s.kind = StepKind::kCall;
   s.op = op.name;
+  s.mutates = op.mutates;
   s.label = s.op + location(b.graph(), node);
   const size_t own = node.outs.size() - clones_of(node);
   size_t next = own;
@@ -78,7 +82,7 @@ void add_call_on_clones(Building& b, const graph::Node& node) {
     const bool written = i < 32 && (op.mutates >> i & 1);
     for_each_tensor(a, [&](Ref& r) {
       const ValueId original = r.id;
-      r.id = b.tensors.of(original);
+      if (!b.only_written[original]) r.id = b.tensors.of(original);
       if (!written) return;
       const ValueId clone = node.outs[next++];
       TensorType type = b.tensors.memory_type(clone != kNoValue ? clone : original);
@@ -89,7 +93,7 @@ void add_call_on_clones(Building& b, const graph::Node& node) {
       } else {
         to = b.tensors.temporary(std::move(type));
       }
-      b.add(copy_step(r.id, to, "clone"));
+      if (!b.only_written[original]) b.add(copy_step(r.id, to, kClone));
       r.id = to;
     });
     s.args.push_back(std::move(a));
@@ -100,6 +104,7 @@ void add_call_on_clones(Building& b, const graph::Node& node) {
 
 void add_call(Building& b, const graph::Node& node) {
   if (node.op->on_clones) return add_call_on_clones(b, node);
+  if (node.outs.size() == 1 && node.outs[0] != kNoValue && b.only_written[node.outs[0]]) return;
   Step s;
   s.kind = StepKind::kCall;
   s.op = node.op->name;

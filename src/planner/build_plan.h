@@ -11,6 +11,7 @@
 namespace flashover::planner {
 
 constexpr const char* kWriteBack = "write back";
+constexpr const char* kClone = "clone";  // of what an operator writes
 
 // Sets LoopNode::stored as loops::build does.
 Schedule build_plan(loops::LoopProgram& program, const loops::Fused& fused, const Options& options);

@@ -48,8 +48,6 @@ std::vector<std::vector<int32_t>> dependencies(const plan::Plan& p) {
     };
     const ops::OpRow* op = s.kind == StepKind::kCall ? ops::find(s.op) : nullptr;
     plan::for_each_read(s, reads);
-    for (size_t k = 0; op && k < s.args.size() && k < 32; ++k)
-      if (op->mutates >> k & 1) graph::for_each_ref(s.args[k], writes);
     plan::for_each_write(s, writes);
     if (op && op->once()) {
       need(last_effect);

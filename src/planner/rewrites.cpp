@@ -7,6 +7,7 @@ std::span<const Rewrite> rewrites() {
   using enum Rewrite::On;
   static constexpr Rewrite kList[] = {
       {"hoist_checks", hoist_checks, kCpu, "what may raise unforeseen decides where inputs may be written"},
+      {"drop_clones", drop_clones, kAll, "what is left are temporaries of one name: before others look at them"},
       {"write_inputs_in_place", write_inputs_in_place, kAll, "before others move the writes that it looks for"},
       {"delay_input_writes", delay_input_writes, kCpu, "behind all that adds or drops writes of inputs"},
       {"mark_frozen_inputs", mark_frozen_inputs, kAll, "the readers of inputs are known"},

@@ -13,6 +13,10 @@ namespace flashover::planner {
 // first step, and is repeated in eager, for its effects.
 void hoist_checks(Schedule& s, const Options& o);
 
+// Operators that write a copy of a value write the value itself where nothing reads it afterwards: a temporary, or an
+// input that gets the result anyway.
+void drop_clones(Schedule& s, const Options& o);
+
 // A new value of an input is made in the input's memory where nothing looks at the old content any more.
 void write_inputs_in_place(Schedule& s, const Options& o);
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "graph/analysis/devices.h"
+#include "graph/analysis/uninitialized.h"
 #include "graph/decompose/decompose.h"
 #include "graph/passes/dce.h"
 #include "graph/rewrite/rewriter.h"
@@ -68,6 +69,7 @@ bool gpu_takes(const Graph& g, size_t first, bool deterministic) {
 
 // One round; `again` when a decomposition used operators that have decompositions themselves.
 Graph round(Graph in, bool& again, const target::Providers& providers) {
+  const std::vector<bool> no_contents = only_written(in);  // nothing has to fill them
   Graph out(std::move(in.facts));
   out.values = std::move(in.values);
   out.inputs = std::move(in.inputs);
@@ -83,8 +85,9 @@ Graph round(Graph in, bool& again, const target::Providers& providers) {
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);
-    const Decomposition build =
-        (gpu && runs_on_cpu(out, n)) || touches_complex(out, n) ? nullptr : find_decomposition(n.op);
+    const bool stays = (gpu && runs_on_cpu(out, n)) || touches_complex(out, n) ||
+                       (n.outs.size() == 1 && n.outs[0] != kNoValue && no_contents[n.outs[0]]);
+    const Decomposition build = stays ? nullptr : find_decomposition(n.op);
     // A decomposition sees which results nothing reads.
     const std::vector<ValueId> all_outs = n.outs;
     if (build)
