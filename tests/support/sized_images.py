@@ -273,7 +273,7 @@ class Trained:
         """
         wrong = self.wrong(x, floor)
         if wrong:
-            wrong = self.wrong(1.01 * x, floor)
+            wrong = self.wrong(x + 0.01 * torch.randn_like(x), floor)
         assert not wrong, f"{said}: {wrong}"
 
     def wrong(self, x: torch.Tensor, floor: float) -> str:
