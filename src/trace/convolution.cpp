@@ -121,18 +121,19 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
   at::MemoryFormat format;
   {
     BelowEverything plain;
-    if (symbolic && rank == 3) settle_format(input, weight.unsqueeze(2), input_type.sizes, *geometry);
-    // Runs as a 2-d convolution of a contiguous input; ATen would copy the data to see its strides.
-    if (rank == 3) input = contiguous_companion(*x);
-    const auto backend = at::native::select_conv_backend(
-        input, weight, has_bias ? std::optional<at::Tensor>(bias) : std::nullopt, sym_ints(geometry->stride),
-        sym_ints(geometry->padding), sym_ints(geometry->dilation), geometry->transposed,
-        sym_ints(geometry->output_padding), geometry->groups, at::OptionalSymIntArrayRef());
-    if (backend == at::native::ConvBackend::Overrideable) return false;
-    if (rank == 3) {
-      input = input.unsqueeze(2);
-      weight = weight.unsqueeze(2);
+    Geometry planar = *geometry;
+    if (rank == 3) {  // runs as a 2-d convolution of a contiguous input
+      weight = plane_of(weight);
+      if (symbolic) settle_format(input, weight, input_type.sizes, *geometry);
+      input = plane_of(contiguous_companion(*x));
+      for (Ints* list : {&planar.stride, &planar.dilation}) list->insert(list->begin(), 1);
+      for (Ints* list : {&planar.padding, &planar.output_padding}) list->insert(list->begin(), 0);
     }
+    const auto backend = at::native::select_conv_backend(
+        input, weight, has_bias ? std::optional<at::Tensor>(bias) : std::nullopt, sym_ints(planar.stride),
+        sym_ints(planar.padding), sym_ints(planar.dilation), planar.transposed, sym_ints(planar.output_padding),
+        planar.groups, at::OptionalSymIntArrayRef());
+    if (backend == at::native::ConvBackend::Overrideable) return false;
     format = at::native::_determine_backend_memory_format(input, weight, backend);
   }
   TensorType type;

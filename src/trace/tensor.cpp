@@ -314,4 +314,14 @@ at::Tensor contiguous_companion(const TraceImpl& like) {
   return at::Tensor(std::move(impl));
 }
 
+at::Tensor plane_of(const at::Tensor& line) {
+  c10::SymDimVector sizes(line.sym_sizes().begin(), line.sym_sizes().end());
+  c10::SymDimVector strides(line.sym_strides().begin(), line.sym_strides().end());
+  strides.insert(strides.begin() + 2, sizes[2] * strides[2]);
+  sizes.insert(sizes.begin() + 2, 1);
+  auto impl = c10::make_intrusive<PlainImpl>(c10::Storage(line.storage()), line.key_set(), line.dtype(), line.device());
+  impl->set_sizes_and_strides(sizes, strides, line.sym_storage_offset());
+  return at::Tensor(std::move(impl));
+}
+
 }  // namespace flashover::trace

@@ -131,6 +131,8 @@ at::Tensor symbolic_companion(const TraceImpl& like);  // likewise; its sizes ar
 enum class CompanionSizes : uint8_t { kRead, kNow };
 at::Tensor tagged_companion(const c10::TensorImpl& like, CompanionSizes sizes = CompanionSizes::kRead);
 at::Tensor contiguous_companion(const TraceImpl& like);  // of this call's sizes, in memory of its own
+// line.unsqueeze(2) of a companion, on its device (a view would be on the device of the memory).
+at::Tensor plane_of(const at::Tensor& line);
 // A tensor on a CUDA device that need not exist: geometry without data, to trace for that device (tests).
 at::Tensor cuda_stand_in(const c10::TensorImpl& like);
 void stand_ins_train();  // lets the autograd engine run over stand-ins, in this process for good
