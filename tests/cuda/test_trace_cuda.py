@@ -350,3 +350,35 @@ def test_text_models_of_the_gpu_benchmark_are_whole(name: str) -> None:
         cuda_module(model),
     )
     assert all("@cuda:0" in o for o in t.output_types) and not t.python_meta_ops
+
+
+SYMBOLIC: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]], str]] = {
+    "line": (lambda x, w: F.conv1d(x, w, padding=1), [(5, 4, 12), (6, 4, 3)], "f32[s0,6,s1]@cuda:0"),
+    "line, transposed": (lambda x, w: F.conv_transpose1d(x, w), [(5, 4, 12), (4, 6, 3)], "f32[s0,6,s1 + 2]@cuda:0"),
+    "reflection": (
+        lambda x, g: torch.ops.aten.reflection_pad1d(x, [1, 1]) * g,
+        [(5, 4, 12), (1,)],
+        "f32[s0,4,s1 + 2]@cuda:0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_lines_have_symbols_for_sizes(name: str) -> None:
+    f, shapes, wanted = SYMBOLIC[name]
+    tensors = [cuda(*s) for s in shapes]
+    inputs = [(f"x{i}", "user", t) for i, t in enumerate(tensors)]
+    with torch.no_grad():
+        t = _C.trace_function(lambda: [f(*tensors)], inputs, symbolic={"x0": [0, 2]})
+    assert t.output_types == [wanted]
+
+
+def test_gradients_of_mirrored_borders_have_symbols_for_sizes() -> None:
+    for name in ("reflection", "replication"):
+        x, g = cuda(5, 4, 10, 7), cuda(5, 4, 12, 9)
+        backward = getattr(torch.ops.aten, f"{name}_pad2d_backward")
+        inputs = [("x", "user", x), ("g", "user", g)]
+        run = lambda: [backward(g, x, [1, 1, 1, 1])]  # noqa: B023, E731
+        with torch.no_grad():
+            t = _C.trace_function(run, inputs, symbolic={"x": [0, 2, 3], "g": [0, 2, 3]})
+        assert t.output_types == ["f32[s0,4,s1,s2]@cuda:0"]

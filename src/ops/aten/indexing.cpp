@@ -251,12 +251,14 @@ bool mirror_pad(In in, Types& outs) {
   return one(outs, std::move(out));
 }
 
-// (grad, self, padding): as mirror_pad, of rows and columns of a batch.
+// (grad, self, padding): as mirror_pad, of rows and columns of a batch. CUDA's kernels write contiguous gradients.
 bool mirror_pad2d_backward(In in, Types& outs) {
   const TensorType* x = tensor(in, 1);
+  if (!x || x->rank() != 4) return false;
+  if (x->device.type == DeviceType::kCUDA) return one(outs, fresh(*x, x->dtype, x->sizes));
   TensorType out;
-  return x && x->rank() == 4 && x->device.type == DeviceType::kCPU &&
-         fresh_like(*x, x->dtype, suggest_format(*x), out) && one(outs, std::move(out));
+  return x->device.type == DeviceType::kCPU && fresh_like(*x, x->dtype, suggest_format(*x), out) &&
+         one(outs, std::move(out));
 }
 
 bool flip(In in, Types& outs) { return same_as_clone(in, outs) && integers(arg(in, 1)).has_value(); }
