@@ -1,4 +1,5 @@
-"""python -m flashover: what the machine has, the disk cache, options, and whole programs explained, timed, mended."""
+"""python -m flashover: what the machine has, the disk cache, options, and whole programs explained, timed, mended,
+and faults of the compiler made small."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from flashover import _cli, _doctor, _script
+from flashover import _cli, _doctor, _minify, _script
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,7 +35,12 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--patch", metavar="FILE", help="write the patches there: apply them with patch -p0")
     bench = command("bench", _script.bench, "runs a program by eager, torch.compile and flashover, and times its calls")
     bench.add_argument("--only", metavar="NAMES", help="some of eager,torch.compile,flashover")
-    for made in (explain, doctor, bench):
+    minify = command("minify", _minify.minify, "runs a program up to a fault of the compiler and writes a script of it")
+    minify.add_argument("-o", "--output", default="repro.py", metavar="FILE", help="the script (repro.py)")
+    minify.add_argument("--timeout", type=float, metavar="SECONDS", help="for the program: later is a fault, too")
+    minify.add_argument("--part-timeout", type=float, default=60.0, metavar="SECONDS", help="for each part of it (60)")
+    minify.add_argument("--seconds", type=float, default=120.0, help="for making the script smaller, about (120)")
+    for made in (explain, doctor, bench, minify):
         made.add_argument("script")
         made.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     return top

@@ -22,6 +22,7 @@ from flashover._detours import Detour
 from flashover._types import C, CompileArguments, Compiled, Decorator, M, P, R
 
 _live: weakref.WeakSet[Any] = weakref.WeakSet()
+instead_of_backends: Callable[[Settings, str], tuple[str, Any]] | None = None  # while the minifier watches a program
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class Settings:
         return made
 
     def _backend_for(self, name: str) -> tuple[str, Any]:
+        if instead_of_backends is not None and self.backend == "flashover":
+            return instead_of_backends(self, name)
+        return self._own_backend_for(name)
+
+    def _own_backend_for(self, name: str) -> tuple[str, Any]:
         first = int(options_table.value(self.values, "crosscheck"))
         if not first or self.backend != "flashover":
             return backends.resolve(self.backend)

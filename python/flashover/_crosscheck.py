@@ -7,6 +7,7 @@ it is, and, where the two differ, in fp64 as the arbiter.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from flashover import _repro
+from flashover import _reduce, _repro
 from flashover.exc import CrosscheckFailed
 
 EVERY = 100  # of the calls after the first ones, so many go unchecked for each that is checked
+_SECONDS_TO_SHRINK = 60.0  # a part that shows a difference
 _ROUNDINGS = 8  # units in the last place of the largest element that any order of operations may be off by
 Tensors = Sequence[Any]
 
@@ -183,14 +185,16 @@ class Checker:
         return last if last and self.difference(_repro.with_outputs(module, [last]), inputs) else None
 
     def smallest(self, module: fx.GraphModule, node: fx.Node, inputs: Tensors) -> tuple[fx.GraphModule, list[Any]]:
-        """The part of a graph around an operator that still shows the difference: at most ten operators where there is
-        such a part, else all that leads to it."""
+        """The part of a graph around an operator that still shows the difference; where no part does, all that leads
+        to it."""
+
+        def shows(part: fx.GraphModule, given: list[Any]) -> bool:
+            return self.difference(part, given) is not None
+
+        deadline = time.monotonic() + _SECONDS_TO_SHRINK
         values = _repro.values(module, _clones(inputs))
-        for size in (1, 2, 4, 7, 10):
-            part, given = _repro.part_before(module, node, size, values)
-            if self.difference(part, given):
-                return part, given
-        return _repro.with_outputs(module, [node]), list(inputs)
+        found = _reduce.smallest_before(module, node, values, shows, deadline)
+        return found or (_repro.with_outputs(module, [node]), list(inputs))
 
 
 class Crosschecked:
@@ -221,13 +225,16 @@ class Crosschecked:
                 after.restore()
             return result
 
+    def _opening(self, what: str) -> str:
+        return f"What the option crosscheck found in {self._name}: {what}"
+
     def _fail(self, found: Difference, inputs: Tensors) -> None:
         node = self._checker.first_operator(self._module, inputs)
         if node is None:
             raise CrosscheckFailed(
                 f"crosscheck: {self._name}, call {self._calls}: result {found.index} is not eager's: {found.what}; "
                 "no single operator shows it by itself",
-                repro=_repro.script(self._module, list(inputs), None, self._name, found.what),
+                repro=_repro.script(self._module, list(inputs), None, self._opening(found.what)),
             )
         part, given = self._checker.smallest(self._module, node, inputs)
         given, made_by = _repro.plainest(part, given, lambda values: self._checker.difference(part, values) is not None)
@@ -242,7 +249,7 @@ class Crosschecked:
             f"{len(_repro.operators(part))} operators",
             where=where,
             operator=str(source.target),
-            repro=_repro.script(part, given, made_by, self._name, f"{source.target} {place}: {what_text}"),
+            repro=_repro.script(part, given, made_by, self._opening(f"{source.target} {place}: {what_text}")),
         )
 
 

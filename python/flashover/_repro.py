@@ -73,28 +73,34 @@ def values(module: fx.GraphModule, inputs: Sequence[Any]) -> dict[fx.Node, Any]:
     return recorder.seen
 
 
-def part_before(
-    module: fx.GraphModule, node: fx.Node, size: int, known: dict[fx.Node, Any]
-) -> tuple[fx.GraphModule, list[Any]]:
-    """The `size` operators that end in `node`; what they read is an input, with eager's value."""
+def last_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """Those that none of the others reads."""
+    read = {m for n in nodes for m in (n, operator_of(n)) for m in m.all_input_nodes}
+    return [n for n in nodes if n not in read]
+
+
+def before(module: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
+    """The calls that lead to `node`, in their order, itself the last."""
     ancestors = _ancestors([node])
-    order = [n for n in module.graph.nodes if n in ancestors and n.op == "call_function"]
-    inside = set(order[-size:])
-    for n in order:  # what takes results apart, or makes them, belongs to it
-        if n in inside:
-            inside.add(operator_of(n))
+    return [n for n in module.graph.nodes if n in ancestors and n.op == "call_function"]
+
+
+def part_of(
+    module: fx.GraphModule, wanted: Sequence[fx.Node], results: Sequence[fx.Node], known: dict[fx.Node, Any]
+) -> tuple[fx.GraphModule, list[Any]]:
+    """These calls alone; what they read of others is an input, with eager's value."""
+    inside = set(wanted) | {operator_of(n) for n in wanted}  # what takes results apart goes with what makes them
+    order = [n for n in module.graph.nodes if n in inside]
     graph, copies, given = fx.Graph(), {}, []
     outside: dict[fx.Node, None] = {}
     for n in order:
-        if n in inside:
-            outside |= {m: None for m in n.all_input_nodes if m not in inside}
+        outside |= {m: None for m in n.all_input_nodes if m not in inside}
     for i, m in enumerate(outside):
         copies[m] = graph.placeholder(f"input_{i}")
         given.append(known[m])
     for n in order:
-        if n in inside:
-            copies[n] = graph.node_copy(n, lambda m: copies[m])
-    graph.output((copies[node],))
+        copies[n] = graph.node_copy(n, lambda m: copies[m])
+    graph.output(tuple(copies[n] for n in results))
     return fx.GraphModule(torch.nn.Module(), graph), given
 
 
@@ -164,9 +170,9 @@ def _lines_of(given: list[Any]) -> list[str]:
 
 
 SCRIPT = '''\
-"""What the option crosscheck found in {what}
+"""{what}
 
-Raises while compiled code and eager differ."""
+{shows}"""
 
 import base64
 import zlib
@@ -186,24 +192,34 @@ inputs = [
 ]
 with torch.no_grad():
     expected = f(*inputs)
-    got = flashover.compile(f, fullgraph=True)(*inputs)
+    got = flashover.compile(f, {arguments})(*inputs)
 for g, e in zip(got, expected):
     torch.testing.assert_close(g, e, equal_nan=True)
 print("compiled code and eager agree")
 '''
 
 
-def script(part: fx.GraphModule, given: list[Any], made_by: list[str] | None, name: str, what: str) -> str:
-    """A program that runs this graph compiled and not. made_by: expressions that make its inputs."""
+def script(
+    part: fx.GraphModule,
+    given: list[Any],
+    made_by: list[str] | None,
+    what: str,
+    *,
+    shows: str = "Raises while compiled code and eager differ.",
+    options: dict[str, Any] | None = None,
+) -> str:
+    """A program that runs this graph compiled and not. made_by: expressions that make its inputs; what: its opening
+    line; shows: how it tells."""
     if any(n.op == "get_attr" for n in part.graph.nodes):  # constants become inputs
         part, given = _without_attributes(part, given)
         made_by = None
     lines = [f"{expression}," for expression in made_by] if made_by else _lines_of(given)
     placeholders = [n.name for n in part.graph.nodes if n.op == "placeholder"]
     body = part.graph.python_code("self").src.partition(":\n")[2]
-    safe = f"{name}: {what}".replace("\\", "/").replace('"', "'").replace("\n", " ")
     return SCRIPT.format(
-        what=safe,
+        what=what.replace("\\", "/").replace('"', "'").replace("\n", " "),
+        shows=shows,
+        arguments="fullgraph=True" + (f", options={options!r}" if options else ""),
         parameters=", ".join(placeholders),
         body=body.rstrip(),
         inputs="\n".join(f"    {line}" for line in lines),

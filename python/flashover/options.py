@@ -76,6 +76,13 @@ def value(values: Mapping[str, str], name: str) -> str:
     return values.get(name, _C.options()[name][1])
 
 
+def typed(values: Mapping[str, str]) -> dict[str, Any]:
+    """Checked options as flashover.compile takes them."""
+    table = _C.options()
+    make: dict[str, Any] = {"bool": lambda text: text == "True", "int": int, "str": str}
+    return {name: make[table[name][0]](text) for name, text in values.items()}
+
+
 def _checked(name: str, kind: str, value: Any) -> str:
     """The value as text, if it is of the option's type and in its range."""
     if type(value) is not _TYPES[kind]:

@@ -1,0 +1,66 @@
+"""The smallest part of a captured graph that still shows a fault."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from flashover import _repro
+
+FEW = 10  # operators that a script should have at most
+_SIZES = (1, 2, 4, 7, FEW, 20, 40, 80, 160, 320)
+Shows = Callable[[fx.GraphModule, list[Any]], bool]
+Part = tuple[fx.GraphModule, list[Any]]
+
+
+def first_operators(module: fx.GraphModule, inputs: Sequence[Any], shows: Shows) -> list[fx.Node]:
+    """The fewest operators from the beginning on that show it. All of them are known to."""
+    nodes = _repro.operators(module)
+    low, high = 1, len(nodes)
+    while low < high:
+        middle = (low + high) // 2
+        if shows(_repro.with_outputs(module, _repro.last_of(nodes[:middle])), list(inputs)):
+            high = middle
+        else:
+            low = middle + 1
+    return nodes[:high]
+
+
+def smallest_before(
+    module: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any], shows: Shows, deadline: float
+) -> Part | None:
+    """The part that ends in `node`: what it reads is an input, with eager's value. None: no such part shows it."""
+    order = _repro.before(module, node)
+    for size in (*(s for s in _SIZES if s < len(order)), len(order)):
+        inside = order[-size:]
+        if shows(*_repro.part_of(module, inside, [node], known)):
+            inside = _without_needless(module, inside, node, known, shows, deadline)
+            return _repro.part_of(module, inside, [node], known)
+        if time.monotonic() > deadline:
+            break
+    return None
+
+
+def _without_needless(
+    module: fx.GraphModule,
+    inside: list[fx.Node],
+    node: fx.Node,
+    known: dict[fx.Node, Any],
+    shows: Shows,
+    deadline: float,
+) -> list[fx.Node]:
+    """Leaves operators out, many at once and then one by one, as long as the fault stays."""
+    at_once = len(inside) // 2
+    while at_once and time.monotonic() < deadline:
+        start, dropped = 0, False
+        while start < len(inside) and time.monotonic() < deadline:
+            fewer = [*inside[:start], *inside[start + at_once :]]
+            if node in fewer and shows(*_repro.part_of(module, fewer, [node], known)):
+                inside, dropped = fewer, True
+            else:
+                start += at_once
+        at_once = at_once if dropped and at_once == 1 else at_once // 2
+    return inside

@@ -1,0 +1,188 @@
+"""python -m flashover minify: a compiler with a fault in it (a C++ compiler that changes one kernel function) is traced
+to one operator, whatever the fault does: wrong numbers, a crash, an endless loop, a failure to compile."""
+
+from __future__ import annotations
+
+import operator
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import fx
+
+from flashover import _graph_file, _reduce, _repro
+
+ASINH = "{ return lanes_asinhf(x); }"  # of generated kernels (kernel/cpp)
+FAULTY_COMPILER = f"""
+import os, pathlib, sys
+for argument in sys.argv[1:]:
+    if argument.endswith(".cpp"):
+        file = pathlib.Path(argument)
+        file.write_text(file.read_text().replace({ASINH!r}, os.environ["FAULT"]))
+os.execvp("g++", ["g++", *sys.argv[1:]])
+"""
+THOUSAND = """
+import torch, flashover
+
+def f(x, w):
+    for i in range(200):
+        y = x * 0.1 + w
+        y = torch.sin(y) if i % 2 else torch.cos(y)
+        if i == 117:
+            y = torch.asinh(y)
+        x = x + y * 0.1
+    return x
+
+with torch.no_grad():
+    flashover.compile(f)(torch.randn(64, 64), torch.randn(64))
+print("went through")
+"""
+BACKWARD = """
+import torch, flashover
+
+def f(x):
+    return torch.nn.functional.gelu(x * 2).sum()
+
+x = torch.randn(64, requires_grad=True)
+flashover.compile(f)(x).backward()
+print("went through")
+"""
+
+
+def environment(tmp_path: Path, fault: str) -> dict[str, str]:
+    wrapper = tmp_path / "cxx.py"
+    wrapper.write_text(FAULTY_COMPILER)
+    own = {"CXX": f"{sys.executable} {wrapper}", "FAULT": fault, "FLASHOVER_CACHE_DIR": str(tmp_path / "cache")}
+    return os.environ | own
+
+
+def minify(
+    tmp_path: Path, program: str, fault: str = ASINH, *arguments: str, compiler: bool = True
+) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    env = environment(tmp_path, fault) if compiler else os.environ | {"FLASHOVER_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "flashover", "minify", "-o", str(tmp_path / "repro.py"), *arguments, str(script)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+
+
+def run_repro(tmp_path: Path, fault: str) -> subprocess.CompletedProcess[str]:
+    env = environment(tmp_path, fault) | {"FLASHOVER_CACHE_DIR": ""}
+    command = [sys.executable, str(tmp_path / "repro.py")]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+
+
+FAULTS = {
+    "a wrong number": ("{ return 1.01f * lanes_asinhf(x); }", "AssertionError"),
+    "a segmentation fault": ("{ return *(volatile float*)8 + lanes_asinhf(x); }", ""),
+    "a failure to compile": ("{ return no_such_function(x); }", "BackendCompilerFailed"),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_in_a_thousand_operators(kind: str, tmp_path: Path) -> None:
+    fault, raised = FAULTS[kind]
+    start = time.perf_counter()
+    done = minify(tmp_path, THOUSAND, fault)
+    assert time.perf_counter() - start < 60
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{tmp_path}/repro.py: 1 operator, aten.asinh.default at {tmp_path}/program.py:9 ")
+    text = (tmp_path / "repro.py").read_text()
+    assert text.count("torch.ops.") == 1 and "torch.ops.aten.asinh.default(" in text
+    faulty = run_repro(tmp_path, fault)
+    assert raised in faulty.stderr and (faulty.returncode == 1 if raised else faulty.returncode < 0), faulty
+    sound = run_repro(tmp_path, ASINH)
+    assert sound.returncode == 0 and sound.stdout == "compiled code and eager agree\n", sound.stderr
+
+
+@pytest.mark.slow  # each part that has the fault takes its whole time
+def test_a_kernel_that_does_not_end(tmp_path: Path) -> None:
+    program = THOUSAND.replace("range(200)", "range(115, 119)")
+    fault = '{ for (;;) asm volatile(""); }'
+    done = minify(tmp_path, program, fault, "--timeout", "15", "--part-timeout", "8")
+    assert done.returncode == 0 and "asinh" in done.stdout and "does not end within 8 s" in done.stdout, done
+
+
+def test_a_fault_in_the_backward(tmp_path: Path) -> None:
+    env_fault = FAULTS["a wrong number"][0]
+    program = BACKWARD.replace("torch.nn.functional.gelu(x * 2)", "Odd.apply(x * 2)").replace(
+        "def f(x)",
+        "class Odd(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n        return x.sin()\n"
+        "    @staticmethod\n    def backward(ctx, g):\n        return (g + 0.5).asinh()\n\ndef f(x)",
+    )
+    done = minify(tmp_path, program, env_fault)
+    assert done.returncode == 0 and ": 1 operator, aten.asinh.default" in done.stdout, done
+
+
+def test_a_sound_program_has_nothing(tmp_path: Path) -> None:
+    done = minify(tmp_path, BACKWARD, compiler=False)
+    assert done.returncode == 1 and "no captured graph of it was wrong" in done.stderr, done
+    assert "went through" in done.stderr and not (tmp_path / "repro.py").exists()
+
+
+def test_a_program_that_dies_elsewhere_shows_where(tmp_path: Path) -> None:
+    done = minify(tmp_path, "import os, flashover\n\ndef falls():\n    os.abort()\n\nfalls()\n", compiler=False)
+    assert done.returncode == 1 and "dies by SIGABRT" in done.stderr and "in falls" in done.stderr, done
+
+
+def sample_graph() -> tuple[fx.GraphModule, list[object]]:
+    aten = torch.ops.aten
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.placeholder("n")
+    c = graph.get_attr("c")
+    y = graph.call_function(aten.add.Tensor, (x, c), {"alpha": float("inf")})
+    halves = graph.call_function(aten.split.Tensor, (y, 2, -1))
+    first = graph.call_function(operator.getitem, (halves, 0))
+    z = graph.call_function(aten.to.dtype, (first, torch.float64))
+    w = graph.call_function(aten.full.default, ([2, 2], 1.5), {"device": torch.device("cpu"), "layout": torch.strided})
+    y.meta["stack_trace"] = "program.py:3"
+    graph.output((z, w))
+    root = torch.nn.Module()
+    root.register_buffer("c", torch.tensor([0.5, 1.0, 2.0, -1.0]))
+    base = torch.arange(16.0).reshape(4, 4)
+    return fx.GraphModule(root, graph), [base.t()[1:], 3]
+
+
+def test_graphs_survive_a_file(tmp_path: Path) -> None:
+    module, inputs = sample_graph()
+    _graph_file.write(tmp_path, module, inputs, _graph_file.Pool(tmp_path), name="f")
+    again, given, facts = _graph_file.read(tmp_path, _graph_file.Pool(tmp_path))
+    assert facts == {"name": "f"} and given[1] == 3
+    assert given[0].stride() == inputs[0].stride() and torch.equal(given[0], inputs[0])  # type: ignore[attr-defined]
+    for a, b in zip(again(*given), module(*inputs), strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+    assert [n.meta.get("stack_trace") for n in again.graph.nodes if n.name.startswith("add")] == ["program.py:3"]
+
+
+def test_what_has_no_form_in_a_file_is_said(tmp_path: Path) -> None:
+    module, inputs = sample_graph()
+    for n in module.graph.nodes:
+        if n.op == "call_function":
+            n.target = torch.nn.functional.relu
+    with pytest.raises(_graph_file.NotWritable, match="a call of <function relu"):
+        _graph_file.write(tmp_path, module, inputs, _graph_file.Pool(tmp_path))
+
+
+def test_needless_operators_are_left_out() -> None:
+    """The fault needs two operators that are far apart."""
+    aten = torch.ops.aten
+    graph = fx.Graph()
+    value = graph.placeholder("x")
+    for i in range(60):
+        value = graph.call_function({3: aten.sin.default, 55: aten.cos.default}.get(i, aten.neg.default), (value,))
+    graph.output((value,))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+
+    def shows(part: fx.GraphModule, _: list[object]) -> bool:
+        return {aten.sin.default, aten.cos.default} <= {n.target for n in part.graph.nodes}
+
+    inputs = [torch.ones(3)]
+    last = _reduce.first_operators(module, inputs, shows)[-1]
+    assert last.target is aten.cos.default
+    found = _reduce.smallest_before(module, last, _repro.values(module, inputs), shows, time.monotonic() + 60)
+    assert found is not None and len(_repro.operators(found[0])) == 2
