@@ -18,6 +18,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHO
 os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="flashover-test-cache-"))
 # What one test finds out about sizes is nothing to the next one, however the workers of a run come and go.
 os.environ.setdefault("FLASHOVER_REMEMBER_SIZES", "0")
+# Which way a call goes does not follow from the clock; tests of that turn it on.
+os.environ.setdefault("FLASHOVER_RETREAT", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # FLASHOVER_ISA caps what Flashover itself uses; a machine of that level has no more for the libraries either. They read
 # these when torch is loaded.

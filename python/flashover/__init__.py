@@ -7,6 +7,7 @@ The core is C++ (flashover._C); this package is its face.
 
 from __future__ import annotations
 
+import atexit as _atexit
 import os as _os
 import sys as _sys
 from typing import Any as _Any
@@ -54,6 +55,7 @@ __all__ = [
     "Version",
     "allow_in_graph",
     "assume_constant_result",
+    "cancel_compiles",
     "compile",
     "compile_stats",
     "disable",
@@ -82,6 +84,7 @@ __all__ = [
     "set_stance",
     "skip",
     "uninstall",
+    "wait_until_compiled",
     "wrap_numpy",
 ]
 __version__ = _C.__version__
@@ -114,6 +117,16 @@ def compile_stats() -> dict[str, int]:
     return _C.counters()
 
 
+def wait_until_compiled(timeout: float | None = None) -> bool:
+    """Waits for what options={"compile": "background"} compiles; False: the timeout (in seconds) came first."""
+    return _C.wait_for_background(-1.0 if timeout is None else timeout)
+
+
+def cancel_compiles() -> None:
+    """Stops what is compiled in the background, and drops what waits for it: such calls stay eager until reset()."""
+    _C.cancel_background(False)
+
+
 def _triton_identity() -> str:
     """What compiled GPU kernels depend on, for cache keys: Triton itself is imported by compile workers only."""
     from importlib.util import find_spec
@@ -139,3 +152,8 @@ if _os.environ.get("FLASHOVER_REPORT"):
     from flashover._report import start_from_environment as _start_report
 
     _start_report()
+if _os.environ.get("FLASHOVER_DUMP"):
+    from flashover._dump import start_from_environment as _start_dump
+
+    _start_dump()
+_atexit.register(_C.cancel_background, True)

@@ -97,7 +97,7 @@ def _recompiles(e: Any) -> Iterator[Finding]:
 
 def _eager(e: Any) -> Iterator[Finding]:
     for x in e.eager:
-        if x["cause"] == "requested":
+        if x["cause"] in ("requested", "timed"):
             continue
         row = reason_of(x["reason"])
         yield Finding("ran eager", e.name, x["where"], row.title, x["reason"], row.hints, x["count"], None)

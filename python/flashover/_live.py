@@ -27,6 +27,7 @@ class Stats:
     recompiles: int
     recompile_seconds: float
     compile_seconds: float
+    compiling: int  # graphs that the background compiles, or will
     cache_hits: int  # graphs that came from the disk cache
 
 
@@ -92,6 +93,7 @@ class Live:
             recompiles=tallies["recompiles"],
             recompile_seconds=tallies["recompile_seconds"],
             compile_seconds=sum(e["seconds"] for e in entries),
+            compiling=sum(e["state"] == "compiling" for e in entries),
             cache_hits=sum(bool(e["cache_hit"]) for e in graphs),
         )
 

@@ -27,6 +27,16 @@ class Reason:
 # The first match counts, so what is special stands before what is general.
 BREAKS: tuple[Reason, ...] = (
     Reason(
+        "slower",
+        "compiled calls took longer",
+        r"^it is slower compiled",
+        "Its first calls were timed both ways, and the program as it is written was faster; graph breaks cost most.",
+        (
+            "Take graph breaks out: python -m flashover doctor SCRIPT ranks them.",
+            "To keep what is compiled: options={'retreat': 'never'}, or FLASHOVER_RETREAT=0.",
+        ),
+    ),
+    Reason(
         "custom-operator",
         "a custom operator without a shape function",
         r"no shape function|no fake impl|register_fake",

@@ -10,13 +10,14 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from flashover._live import Live
 from flashover._page_parts import STYLE, text
-from flashover._reporting import Collected, start
+from flashover._reporting import Collected, of_environment
 from flashover._summary import count, duration, short, source_line, verdict
 
 
@@ -27,8 +28,9 @@ def explanations(collected: Collected) -> list[tuple[Live, Any]]:
     return sorted(called, key=lambda pair: -sum(g["seconds"] for g in pair[1].entries))
 
 
-def write(collected: Collected, folder: str | Path) -> Path | None:
-    """index.html, a page for each callable, report.json, events.jsonl and trace.json. None: nothing was called."""
+def write(collected: Collected, folder: str | Path, more: Callable[[Path], str] = lambda _: "") -> Path | None:
+    """index.html, a page for each callable, report.json, events.jsonl and trace.json. None: nothing was called.
+    more: what the index has besides, of files in the folder."""
     found = explanations(collected)
     if not found:
         return None
@@ -46,7 +48,7 @@ def write(collected: Collected, folder: str | Path) -> Path | None:
     (to / "report.json").write_text(
         json.dumps({"program": program, "left_out": collected.left_out, "callables": rows}, indent=1), encoding="utf-8"
     )
-    (to / "index.html").write_text(index_page(program, rows, collected.left_out), encoding="utf-8")
+    (to / "index.html").write_text(index_page(program, rows, collected.left_out, more(Path(folder))), encoding="utf-8")
     lines = sorted((event for _, e in found for event in events(e)), key=lambda event: event["started"])
     (to / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     (to / "trace.json").write_text(json.dumps(perfetto(found)), encoding="utf-8")
@@ -104,7 +106,7 @@ def perfetto(found: list[tuple[Live, Any]]) -> dict[str, Any]:
     return {"traceEvents": out, "displayTimeUnit": "ms"}
 
 
-def index_page(program: str, rows: list[dict[str, Any]], left_out: int) -> str:
+def index_page(program: str, rows: list[dict[str, Any]], left_out: int, more_parts: str = "") -> str:
     """What a browser shows first."""
 
     def total(key: str) -> int:
@@ -141,7 +143,8 @@ def index_page(program: str, rows: list[dict[str, Any]], left_out: int) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>flashover: {text(program)}</title><style>{STYLE}</style></head><body><h1>{text(program)}</h1>"
         f"<p>{'; '.join(facts)}.</p><table><tr><th>callable</th>{head}</tr>{body}</table>{more}"
-        f"<h2>What to look at</h2>{stops or '<p>Nothing breaks, nothing was compiled again.</p>'}</body></html>\n"
+        f"<h2>What to look at</h2>{stops or '<p>Nothing breaks, nothing was compiled again.</p>'}"
+        f"{more_parts}</body></html>\n"
     )
 
 
@@ -150,7 +153,7 @@ def start_from_environment() -> None:
     folder = os.environ.get("FLASHOVER_REPORT", "")
     if not folder:
         return
-    collected, process = start(keep_text=True), os.getpid()
+    collected, process = of_environment(keep_text=True), os.getpid()
     rank = os.environ.get("RANK", "")
     to = Path(folder).absolute() / f"rank-{rank}" if rank.isdigit() else Path(folder).absolute()
 

@@ -38,5 +38,15 @@ def start(keep_text: bool) -> Collected:
     return _active[-1]
 
 
+_environment: list[Collected] = []  # at most one: FLASHOVER_REPORT and FLASHOVER_DUMP share it
+
+
+def of_environment(keep_text: bool) -> Collected:
+    """What the whole process makes."""
+    if not _environment:
+        _environment.append(start(keep_text))
+    return _environment[0]
+
+
 def stop() -> None:
     _active.pop()

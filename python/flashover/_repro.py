@@ -127,7 +127,7 @@ def _plain(t: torch.Tensor, seed: int) -> tuple[torch.Tensor, str] | None:
     return flat.as_strided(size, stride).to(t.device), f"{text}.as_strided({size}, {stride}){device}"
 
 
-def _plain_all(given: Sequence[Any]) -> tuple[list[Any], list[str]] | None:
+def plain_all(given: Sequence[Any]) -> tuple[list[Any], list[str]] | None:
     made = [_plain(t, i) if isinstance(t, torch.Tensor) else (t, repr(t)) for i, t in enumerate(given)]
     if any(m is None for m in made):
         return None
@@ -138,7 +138,7 @@ def plainest(
     part: fx.GraphModule, given: list[Any], shows: Callable[[list[Any]], bool]
 ) -> tuple[list[Any], list[str] | None]:
     """Inputs that a line of text makes, and these lines, where they show it as well as those that were given."""
-    made = _plain_all(given)
+    made = plain_all(given)
     return made if made and shows(made[0]) else (given, None)
 
 
@@ -158,7 +158,7 @@ def _bytes_of(value: Any) -> str:
 
 def _lines_of(given: list[Any]) -> list[str]:
     """Inputs as they are; those that are too large for a script as tensors like them."""
-    plain = _plain_all(given)
+    plain = plain_all(given)
     lines = []
     for i, value in enumerate(given):
         large = isinstance(value, torch.Tensor) and value.numel() * value.element_size() > MOST_BYTES

@@ -19,12 +19,22 @@ bool due() {
   return true;
 }
 
+thread_local const Unattended* unattended = nullptr;
+
 }  // namespace
+
+void work_unattended(const Unattended* work) { unattended = work; }
 
 HostHooks host_hooks;
 std::atomic<uint64_t> held_signals{0};
 
 void check_interrupt() {
+  if (unattended) {
+    if (!due()) return;
+    if (unattended->over()) throw Interrupted{};
+    const HostReleased pause;
+    return;
+  }
   if (host_hooks.interrupted && due() && host_hooks.interrupted()) throw Interrupted{};
 }
 
@@ -41,6 +51,11 @@ void HostReleased::take_back() {
 }
 
 void HostReleased::check() {
+  if (unattended) {
+    if (!due() || !unattended->over()) return;
+    take_back();
+    throw Interrupted{};
+  }
   if (!host_hooks.interrupted || !due()) return;
   take_back();
   if (host_hooks.interrupted()) throw Interrupted{};

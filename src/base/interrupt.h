@@ -6,6 +6,7 @@
 //   Sample    HostReleased host;  while (!done) { wait_a_little(); host.check(); }
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 namespace flashover {
@@ -23,6 +24,16 @@ extern HostHooks host_hooks;
 
 // Signals that came while they were held back (frame/signals.h), one bit each; 0: none.
 extern std::atomic<uint64_t> held_signals;
+
+// Work that nobody waits for, on a thread of its own. It stops when it is told to or its time is up, without an error of
+// the host's, and at each point where it could stop it lets the host go on.
+struct Unattended {
+  std::atomic<bool> stopped{false};
+  std::chrono::steady_clock::time_point deadline{};
+  bool over() const { return stopped || std::chrono::steady_clock::now() > deadline; }
+};
+// What this thread does from now on; null: work that is waited for.
+void work_unattended(const Unattended* work);
 
 // A point where work can stop: throws Interrupted. Asks the host at most every 20 ms, at once when a signal is held.
 void check_interrupt();

@@ -17,10 +17,29 @@ struct Range {
 constexpr Range kRanges[] = {
 #define FLASHOVER_OPTION(name, type, default_value, doc)
 #define FLASHOVER_OPTION_RANGE(name, least, most) {#name, least, most},
+#define FLASHOVER_OPTION_CHOICES(name, words)
 #include "base/options.def"
 #undef FLASHOVER_OPTION
 #undef FLASHOVER_OPTION_RANGE
+#undef FLASHOVER_OPTION_CHOICES
 };
+struct Choices {
+  const char *name, *words;
+};
+constexpr Choices kChoices[] = {
+#define FLASHOVER_OPTION(name, type, default_value, doc)
+#define FLASHOVER_OPTION_RANGE(name, least, most)
+#define FLASHOVER_OPTION_CHOICES(name, words) {#name, words},
+#include "base/options.def"
+#undef FLASHOVER_OPTION
+#undef FLASHOVER_OPTION_RANGE
+#undef FLASHOVER_OPTION_CHOICES
+};
+constexpr const char* choices_of(std::string_view option) {
+  for (const Choices& c : kChoices)
+    if (c.name == option) return c.words;
+  return "";
+}
 constexpr Range range_of(std::string_view option) {
   for (const Range& r : kRanges)
     if (r.name == option) return r;
@@ -28,11 +47,13 @@ constexpr Range range_of(std::string_view option) {
 }
 constexpr OptionInfo kOptions[] = {
 #define FLASHOVER_OPTION(name, type, default_value, doc) \
-  {#name, type, default_value, doc, range_of(#name).least, range_of(#name).most},
+  {#name, type, default_value, doc, range_of(#name).least, range_of(#name).most, choices_of(#name)},
 #define FLASHOVER_OPTION_RANGE(name, least, most)
+#define FLASHOVER_OPTION_CHOICES(name, words)
 #include "base/options.def"
 #undef FLASHOVER_OPTION
 #undef FLASHOVER_OPTION_RANGE
+#undef FLASHOVER_OPTION_CHOICES
 };
 // Every int option has a range, and nothing else has.
 constexpr bool ranges_fit() {

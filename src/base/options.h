@@ -10,6 +10,7 @@ namespace flashover {
 struct OptionInfo {
   const char *name, *type, *default_value, *doc;
   int64_t least, most;  // of an int option
+  const char* choices;  // of a str option that takes some words only, with commas between; else ""
 };
 std::span<const OptionInfo> option_table();
 

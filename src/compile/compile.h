@@ -56,6 +56,7 @@ struct Report {  // for explain() and FLASHOVER_LOGS
   // What the cache shall keep of this compilation. Done by the caller when the plan has been loaded: a binary that
   // cannot be loaded must not reach another process.
   std::vector<std::function<void()>> keep;
+  int dump_number = -1;  // set by the caller, from next_dump_number(): of the files in FLASHOVER_DUMP; -1: another one
   std::string cache_note;  // why the cache was not used, if it was not
   bool training = false;
   int64_t saved_bytes = 0;       // training: kept from forward to backward, beside inputs and results
@@ -63,6 +64,9 @@ struct Report {  // for explain() and FLASHOVER_LOGS
   std::vector<std::pair<std::string, std::string>> texts;           // stage name -> printed form, in order
   std::vector<std::pair<std::string, std::string>> kernel_sources;  // symbol -> source
 };
+
+// Numbers the compilations of this process.
+int next_dump_number();
 
 // Graph in form kTraced -> Plan, through the disk cache. Throws Declined / UserError / InternalError.
 plan::Plan compile(graph::Graph traced, const Options& options, const CompileTarget& environment, Report& report);

@@ -19,11 +19,15 @@ PassRunner::PassRunner(const Options& options, Report& report) : report_(report)
   if (const auto it = options.values.find("disable_passes"); it != options.values.end() && !it->second.empty())
     disabled_ = "," + it->second + ",";
   if (const char* folder = std::getenv("FLASHOVER_DUMP"); folder && *folder) {
-    static std::atomic<int> compilations{0};
     dump_ = folder;
-    number_ = compilations++;
+    number_ = report.dump_number >= 0 ? report.dump_number : next_dump_number();
     ::mkdir(folder, 0700);  // an existing folder is fine; an unusable one is reported by text()
   }
+}
+
+int next_dump_number() {
+  static std::atomic<int> compilations{0};
+  return compilations++;
 }
 
 double PassRunner::now() {

@@ -315,6 +315,7 @@ auto build_and_load(const compile::Options& options, compile::Report& report, Ma
     }
     compile::Report again;
     again.want_texts = report.want_texts;
+    again.dump_number = report.dump_number;
     again.rebuild = true;
     report = std::move(again);
     return make();

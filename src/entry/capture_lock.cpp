@@ -27,8 +27,9 @@ thread_local bool compiling = false;
 
 }  // namespace
 
-CaptureLock::CaptureLock() {
+CaptureLock::CaptureLock(IfHeld otherwise) {
   while (!(locked_ = compile_mutex().try_lock())) {
+    if (otherwise == IfHeld::kLeave) return;
     const frame::AtRest rests;  // the capture that this waits for may want the arguments of this call
     PyThreadState* saved = PyEval_SaveThread();
     locked_ = compile_mutex().try_lock_for(std::chrono::milliseconds(20));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -17,11 +18,14 @@
 #include "base/options.h"
 #include "base/passing_failure.h"
 #include "base/stack.h"
+#include "entry/background.h"
 #include "entry/data_cases.h"
+#include "entry/dump_repro.h"
 #include "entry/eager.h"
 #include "entry/entry.h"
 #include "entry/log.h"
 #include "entry/program.h"
+#include "entry/race_clock.h"
 #include "entry/run_entry.h"
 #include "frame/fetched_error.h"
 #include "frame/marks.h"
@@ -93,6 +97,7 @@ int& failures_in_a_row() {
 struct Attempt {
   const Settings& settings;
   Entry& entry;
+  EntryPtr shared;     // the same entry
   bool fatal = false;  // a Python error is set and must reach the caller
 
   // The call stays eager. fullgraph turns that into an error.
@@ -291,12 +296,12 @@ void keep_texts(Attempt& a, bool pipeline) {
   Entry& e = a.entry;
   frame::Capture& c = e.capture;
   e.report.want_texts = a.settings.keep_text || logged(Topic::kPlan) || logged(Topic::kKernels);
+  if (dumping()) e.report.dump_number = compile::next_dump_number();
   if (a.settings.keep_text || dumping() || logged(Topic::kGraph)) {
     std::string text = graph::print(c.graph);
     log(Topic::kGraph, a.settings.name + ":\n" + text);
     if (!pipeline) {  // else the pipeline does it, stage by stage
-      static int serial = 0;
-      dump(serial++, a.settings.name, "traced.txt", text);
+      dump(e.report.dump_number, a.settings.name, "traced.txt", text);
       e.report.texts.emplace_back("traced", std::move(text));
     }
   }
@@ -367,12 +372,11 @@ void note_compiled(Attempt& a) {
   Entry& e = a.entry;
   for (size_t i = 0; i < e.inputs.size(); ++i)  // what is made for a call has no other owner
     e.borrowed[i] = e.inputs[i] < kSizeInput && e.runner->borrows(i);
-  static int dumped = 0;
   for (const auto& [symbol, source] : e.report.kernel_sources) {
     log(Topic::kKernels, source);
-    dump(dumped, a.settings.name, "kernel_" + symbol + (source.starts_with("import ") ? ".py" : ".cpp"), source);
+    dump(e.report.dump_number, a.settings.name, "kernel_" + symbol + (source.starts_with("import ") ? ".py" : ".cpp"),
+         source);
   }
-  dumped += e.report.kernel_sources.empty() ? 0 : 1;
   for (const auto& [stage, text] : e.report.texts)
     if (stage == "plan" || stage.starts_with("plan_")) log(Topic::kPlan, a.settings.name + ", " + stage + ":\n" + text);
   if (!a.settings.keep_text) {
@@ -388,6 +392,90 @@ void note_compiled(Attempt& a) {
   counters().kernels += e.report.kernels;
   counters().extern_calls += e.report.extern_calls;
   counters().cache_hits += e.report.cache_hit;
+}
+
+// Runs what compiles; whatever goes wrong ends in the entry, or in a Python error that must reach the caller.
+void contained(Attempt& a, const std::function<void()>& compile) {
+  Entry& entry = a.entry;
+  try {
+    with_stack(kCompileStack, compile);
+  } catch (const PassingFailure& e) {
+    a.blame(e, "flashover: this call runs eager, as others will while it lasts: ");
+    entry.transient = ++failures_in_a_row() < kTries;
+  } catch (const EnvironmentFailure& e) {
+    a.blame(e, "flashover: calls run eager, this machine cannot compile them: ");
+  } catch (const SlowKernel& e) {
+    a.blame(e, "flashover: such calls run eager: ");
+  } catch (const Declined& d) {
+    a.decline(d.reason, d.where, "BackendCompilerFailed");
+  } catch (const UserError& e) {
+    a.fail(e.what());
+  } catch (python_error& e) {
+    e.restore();
+    a.fatal = true;
+  } catch (const Interrupted&) {  // the handler's error is set
+    a.fatal = true;
+  } catch (const std::bad_alloc&) {
+    a.run_out_of_memory();
+  } catch (const std::exception& e) {
+    a.fail(e.what());
+  }
+  if (entry.kind == Entry::Kind::kCompiled) failures_in_a_row() = 0;
+}
+
+// The second half of attempt(), on the background's thread. settings: without fullgraph, which is for calls to raise.
+void compile_unattended(const Settings& settings, const EntryPtr& entry, const std::vector<at::Tensor>& examples) {
+  Attempt a{settings, *entry, entry};
+  Clock clock;
+  const std::shared_ptr<BackgroundJob> job = entry->pending;
+  contained(a, [&] {
+    if (run_backend(a, examples, true)) note_compiled(a);
+  });
+  entry->pending.reset();
+  entry->total_seconds += clock.lap();
+  if (!a.fatal) a.fatal = !say_notices();
+  if (entry->kind == Entry::Kind::kCompiled) {
+    entry->alone = false;
+    entry->cause = EagerCause::kDeclined;
+    entry->reason.clear();
+    if (may_race(settings, *entry)) entry->racing = std::make_shared<RaceClock>();
+    return;
+  }
+  entry->runner.reset();
+  if (entry->cause == EagerCause::kRequested) entry->cause = EagerCause::kDeclined;  // there was no warning yet
+  if (!a.fatal) {
+    entry->again_with_numbers = !entry->capture.sizes.empty();
+    entry->static_because = entry->reason;
+  } else if (job->stop.stopped) {
+    entry->cause = EagerCause::kRequested;
+    entry->reason = "compiling it in the background was cancelled";
+  } else if (job->stop.over()) {
+    entry->reason = "compiling it in the background took longer than the option compile_deadline allows";
+  } else {
+    entry->reason = "compiling it in the background raised an exception";
+  }
+}
+
+// Calls of this entry run eager until it is compiled.
+void compile_in_background(Attempt& a, std::vector<at::Tensor> examples) {
+  Entry& e = a.entry;
+  Settings settings = a.settings;
+  settings.fullgraph = false;
+  e.kind = Entry::Kind::kEager;
+  e.cause = EagerCause::kRequested;
+  e.reason = "it is being compiled in the background";
+  e.alone = true;
+  e.pending = std::make_shared<BackgroundJob>();
+  e.pending->seconds = static_cast<double>(int_option(settings.options.values, "compile_deadline"));
+  const EntryPtr entry = a.shared;
+  e.pending->work = [entry, settings, examples = std::move(examples)] {
+    compile_unattended(settings, entry, examples);
+  };
+  e.pending->dropped = [entry] {
+    entry->reason = "compiling it in the background was cancelled";
+    entry->pending.reset();
+  };
+  compile_later(e.pending);
 }
 
 // What was captured of a call with larger sizes may not be this call's.
@@ -471,7 +559,10 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
     return;
   }
   const std::vector<at::Tensor> examples = example_inputs(e, request.slots);
+  if (dumping() && pipeline)
+    dump_repro(e.report.dump_number, a.settings.name, c.graph, examples, a.settings.options.values);
   keep.reset();  // other threads go on while the kernels are built, and their calls count
+  if (compiles_in_background(a.settings)) return compile_in_background(a, examples);
   if (run_backend(a, examples, pipeline)) note_compiled(a);
 }
 
@@ -521,36 +612,13 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
   entry->started = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   if (request.refuted) entry->refuted = *request.refuted;
   entry->again = std::move(again);
-  Attempt a{settings, *entry};
+  Attempt a{settings, *entry, entry};
   Clock clock;
   const frame::HeldSignals held;
   // A signal that Python had noted before them would have its handler run in the middle of the trace.
   if (frame::run_signal_handlers()) return nullptr;
   Progress progress(settings.name);
-  try {
-    with_stack(kCompileStack, [&] { attempt_with_sizes(a, request); });
-  } catch (const PassingFailure& e) {
-    a.blame(e, "flashover: this call runs eager, as others will while it lasts: ");
-    entry->transient = ++failures_in_a_row() < kTries;
-  } catch (const EnvironmentFailure& e) {
-    a.blame(e, "flashover: calls run eager, this machine cannot compile them: ");
-  } catch (const SlowKernel& e) {
-    a.blame(e, "flashover: such calls run eager: ");
-  } catch (const Declined& d) {
-    a.decline(d.reason, d.where, "BackendCompilerFailed");
-  } catch (const UserError& e) {
-    a.fail(e.what());
-  } catch (python_error& e) {
-    e.restore();
-    a.fatal = true;
-  } catch (const Interrupted&) {  // the handler's error is set
-    a.fatal = true;
-  } catch (const std::bad_alloc&) {
-    a.run_out_of_memory();
-  } catch (const std::exception& e) {
-    a.fail(e.what());
-  }
-  if (entry->kind == Entry::Kind::kCompiled) failures_in_a_row() = 0;
+  contained(a, [&] { attempt_with_sizes(a, request); });
   if (!a.fatal) a.fatal = !say_notices() || frame::run_signal_handlers();
   entry->total_seconds = clock.lap();
   if (a.fatal) return nullptr;
@@ -560,7 +628,7 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
     for (const auto& s : entry->report.stages) line += ", " + s.name + " " + fixed_decimal(s.seconds, 6);
     log(Topic::kTimes, line);
   }
-  if (entry->kind == Entry::Kind::kEager) {
+  if (entry->kind == Entry::Kind::kEager && !entry->pending) {
     entry->runner.reset();
     guards::release(entry->capture.observations);
   }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/options.h"
+#include "entry/background.h"
 #include "entry/capture_lock.h"
 #include "entry/log.h"
 #include "entry/lookup.h"
@@ -99,6 +100,7 @@ CompiledContinuations::Outcome CompiledContinuations::enter(const frame::Capture
   here->last_call = s_.calls;
   SourceObjects objects;
   EntryPtr entry = find_entry(here->entries, resumption.slots, objects);
+  if (entry && drop_stale(here->entries, entry, here->sizes, here->settings)) entry = nullptr;
   if (!entry) {
     Outcome failed = Outcome::kNotTaken;
     entry = make(*here, resumption, code, per_call, objects, failed);
@@ -228,7 +230,9 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   }
   EntryPtr made;
   {
-    CaptureLock lock;
+    const bool waits = !compiles_in_background(here.settings);
+    CaptureLock lock(waits ? CaptureLock::IfHeld::kWait : CaptureLock::IfHeld::kLeave);
+    if (lock.busy() && !waits) return leaves(EagerCause::kRequested, kBusy);
     if (lock.interrupted()) {
       failed_how = Outcome::kRaised;
       return nullptr;

@@ -45,6 +45,12 @@ PyObject* symbols_of(const Entry& e) {
   return out;
 }
 
+const char* state_of(const Entry& e) {
+  if (e.pending) return "compiling";
+  if (e.kind == Entry::Kind::kCompiled) return e.racing ? "timed" : "compiled";
+  return e.cause == EagerCause::kSlower ? "slower" : "eager";
+}
+
 // Elements that a stride of 0 repeats count once. A size that is not known (it follows from data): none.
 int64_t bytes_of(const TensorType& type) {
   int64_t n = info(type.dtype).bytes;
@@ -138,13 +144,14 @@ PyObject* describe(const Entry& e) {
       e.runner && !e.runner->executables.empty() ? &e.runner->executables[0].second->plan() : nullptr;
   if (first) device = first->device.type == DeviceType::kCUDA ? "cuda:" + std::to_string(first->device.index) : "cpu";
   return Py_BuildValue(
-      "{s:d,s:L,s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:N,s:s,s:L,s:L,s:L,s:L,"
+      "{s:s,s:d,s:L,s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:N,s:s,s:L,s:L,s:L,s:L,"
       "s:L,s:O,s:s,s:d,s:N,s:N,s:N,s:s,s:n,s:s,s:N,s:N,s:N}",
-      "started", e.started, "serial", static_cast<long long>(e.serial), "version", static_cast<long long>(e.version),
-      "stack", e.capture.stack.c_str(), "device", device.c_str(), "target", first ? first->target.c_str() : "", "steps",
-      steps_of(e), "compiled", e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training",
-      r.training ? Py_True : Py_False, "saved_bytes", static_cast<long long>(r.saved_bytes), "backward_kernels",
-      static_cast<long long>(r.backward_kernels), "continues", e.continues.c_str(), "breaks",
+      "state", state_of(e), "started", e.started, "serial", static_cast<long long>(e.serial), "version",
+      static_cast<long long>(e.version), "stack", e.capture.stack.c_str(), "device", device.c_str(), "target",
+      first ? first->target.c_str() : "", "steps", steps_of(e), "compiled",
+      e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training", r.training ? Py_True : Py_False, "saved_bytes",
+      static_cast<long long>(r.saved_bytes), "backward_kernels", static_cast<long long>(r.backward_kernels),
+      "continues", e.continues.c_str(), "breaks",
       e.kind == Entry::Kind::kCompiled && !e.capture.frames.empty() && !e.capture.yields ? Py_True : Py_False, "stays",
       e.capture.reason_to_stay.c_str(), "trivial", e.trivial ? Py_True : Py_False, "reason",
       (e.reason.empty() ? e.capture.reason : e.reason).c_str(), "where",

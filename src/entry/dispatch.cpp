@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "entry/background.h"
 #include "entry/callable.h"
 #include "entry/capture_lock.h"
 #include "entry/continuations.h"
@@ -14,6 +15,7 @@
 #include "entry/log.h"
 #include "entry/lookup.h"
 #include "entry/program.h"
+#include "entry/race_clock.h"
 #include "entry/run_entry.h"
 #include "entry/stance.h"
 #include "entry/torch_config.h"
@@ -175,7 +177,9 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   EntryPtr entry;
   bool changed = false, only_now = false;
   {
-    CaptureLock lock;
+    const bool waits = !compiles_in_background(s.settings);
+    CaptureLock lock(waits ? CaptureLock::IfHeld::kWait : CaptureLock::IfHeld::kLeave);
+    if (lock.busy() && !waits) return call_original(c, EagerCause::kRequested, kBusy, args, nargsf, kwnames);
     if (lock.interrupted()) return nullptr;
     entry = find_entry(s.entries, bound.slots(), objects);  // another thread may have made it meanwhile
     if (!entry && full && !last) {
@@ -197,6 +201,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       if (!only_now) {
         note_modules(*entry, bound.slots(), slots, s.per_call);
         s.entries.insert(s.entries.begin(), entry);
+        if (may_race(s.settings, *entry)) entry->racing = std::make_shared<RaceClock>();
       }
       // The program may not change what was captured before this very call has run.
       changed = entry->kind == Entry::Kind::kCompiled && !objects.match(*entry, bound.slots());
@@ -232,6 +237,44 @@ PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, siz
   return alone ? call_original(c, args, nargsf, kwnames) : call_original_taking_callees(c, args, nargsf, kwnames);
 }
 
+// A version that lost: such calls run eager from now on, without what they call being compiled.
+void retreat(Callable* c, Entry& e, const Race& race) {
+  e.reason = "it is slower compiled: " + race.text();
+  e.kind = Entry::Kind::kEager;
+  e.cause = EagerCause::kSlower;
+  e.alone = true;
+  e.where.clear();
+  log(Topic::kBreaks, c->state->settings.name + " retreats: " + e.reason);
+}
+
+// A call of a version that is timed against the program.
+PyObject* call_racing(Callable* c, const EntryPtr& entry, Bound& bound, SourceObjects& objects, PyObject* const* args,
+                      size_t nargsf, PyObject* kwnames) {
+  static const std::string kWhy = "it is timed beside compiled calls";
+  const Held held(reinterpret_cast<PyObject*>(c));
+  const std::shared_ptr<RaceClock> clock = entry->racing;
+  const bool eager = clock->start(c->state->calls) == Race::Side::kEager;
+  const auto settle = [&] {
+    if (!clock->race().over()) return;
+    entry->racing.reset();
+    if (clock->race().winner() == Race::Side::kEager && entry->cause != EagerCause::kSlower)
+      retreat(c, *entry, clock->race());
+  };
+  settle();
+  PyObject* result;
+  if (eager && entry->racing) {
+    result = call_original(c, EagerCause::kTimed, kWhy, args, nargsf, kwnames);
+  } else if (entry->kind == Entry::Kind::kEager) {
+    result = call_eager(c, *entry, args, nargsf, kwnames);
+  } else {
+    entry->hits++;
+    result = run_call(c, entry, bound, objects, args, nargsf, kwnames);
+  }
+  clock->stop();
+  if (entry->racing) settle();
+  return result;
+}
+
 PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CallableState& s = *c->state;
   frame::TakeCallees no_callees(nullptr);  // compiled code inside compiled code looks after itself
@@ -259,9 +302,14 @@ PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObj
     return call_original(c, args, nargsf, kwnames);  // raises the TypeError
   SourceObjects objects;
   if (EntryPtr entry = find_entry(s.entries, bound.slots(), objects, clock)) {
-    if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
-    entry->hits++;
-    return run_call(c, entry, bound, objects, args, nargsf, kwnames);
+    if (entry->racing) [[unlikely]]
+      return call_racing(c, entry, bound, objects, args, nargsf, kwnames);
+    if (entry->kind == Entry::Kind::kEager && !drop_stale(s.entries, entry, s.sizes, s.settings))
+      return call_eager(c, *entry, args, nargsf, kwnames);
+    if (entry->kind == Entry::Kind::kCompiled) {
+      entry->hits++;
+      return run_call(c, entry, bound, objects, args, nargsf, kwnames);
+    }
   }
   return miss(c, bound, objects, args, nargsf, kwnames);
 }

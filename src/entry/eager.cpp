@@ -20,10 +20,12 @@ namespace flashover::entry {
 namespace {
 
 constexpr size_t kMostRecords = 64;
-constexpr std::array<const char*, 7> kCauses = {"declined", "limit", "state", "tracer", "said", "raises", "requested"};
+constexpr std::array<const char*, 9> kCauses = {"declined", "limit",     "state", "tracer", "said",
+                                                "raises",   "requested", "timed", "slower"};
 
 bool warned_elsewhere(EagerCause cause) {
-  return cause == EagerCause::kSaid || cause == EagerCause::kRaises || cause == EagerCause::kRequested;
+  return cause == EagerCause::kSaid || cause == EagerCause::kRaises || cause == EagerCause::kRequested ||
+         cause == EagerCause::kTimed;
 }
 
 bool silenced(const Settings& settings) {

@@ -23,6 +23,8 @@ enum class EagerCause : uint8_t {
   kSaid,       // there was a warning of its own (the machine cannot compile, an operator is not as it says)
   kRaises,     // the program raised when it was captured, so it raises again
   kRequested,  // the user asked for it
+  kTimed,      // a call that is timed beside compiled ones (race.h)
+  kSlower,     // compiled calls took longer
 };
 
 struct EagerRecord {

@@ -30,6 +30,9 @@
 
 namespace flashover::entry {
 
+class RaceClock;
+struct BackgroundJob;
+
 struct Settings {
   std::string name;  // for people: "resnet18", "f"
   std::string backend = "flashover";
@@ -93,6 +96,10 @@ struct Entry {
   // Of dicts, at the end of the last call, if none changed meanwhile that the guards look at; else 0.
   uint64_t clock = 0;
   uint64_t result_ticks = ~uint64_t{0};  // what making a result takes, at least
+  // It is compiled in the background; with symbols for sizes that failed, and calls are to be captured again without.
+  std::shared_ptr<BackgroundJob> pending;
+  bool again_with_numbers = false;
+  std::shared_ptr<RaceClock> racing;  // its calls are timed against the program's
   // For explain().
   int64_t serial = 0;    // in the order they were made
   int64_t version = 0;   // the same, of those for one site

@@ -6,6 +6,7 @@
 
 #include "base/decimal.h"
 #include "base/options.h"
+#include "entry/background.h"
 #include "entry/capture_lock.h"
 #include "entry/log.h"
 #include "entry/stance.h"
@@ -169,6 +170,13 @@ Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* s
     why.missed.push_back({e->version, e->hits, std::move(f), std::move(advice)});
   }
   return why;
+}
+
+bool drop_stale(std::vector<EntryPtr>& entries, const EntryPtr& entry, SymbolicSizes& sizes, const Settings& settings) {
+  if (!entry->again_with_numbers && !(entry->pending && entry->pending->lost())) return false;
+  if (entry->again_with_numbers) sizes.note(*entry, settings);
+  std::erase(entries, entry);
+  return true;
 }
 
 EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name,

@@ -42,6 +42,9 @@ EntryPtr find_case(std::vector<EntryPtr>& entries, PyObject* const* slots, Sourc
                    const std::function<EntryPtr()>& make);
 // Why none of these entries is the one for such a call.
 Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots, const Settings& settings);
+// A version that is there no more, and leaves `entries`: the process that it was being compiled in has forked this one,
+// or its sizes could not be symbols and are numbers from now on.
+bool drop_stale(std::vector<EntryPtr>& entries, const EntryPtr& entry, SymbolicSizes& sizes, const Settings& settings);
 // Compiles and takes note of it; null with an error set when the call must raise.
 EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name,
                     const frame::CaptureRequest& request, Recompile why, int64_t& made);
@@ -52,6 +55,7 @@ void look_up_limit(CallableState& s);
 const char* what_forbids_recompiling();
 std::string limit_text(const std::string& name, size_t limit, const std::string& failed);
 
+inline const std::string kBusy = "something else is being compiled in the background";
 inline const std::string kChangedMeanwhile = "the program changed what was captured while it was compiled";
 
 }  // namespace flashover::entry

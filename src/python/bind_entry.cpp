@@ -5,6 +5,7 @@
 #include "base/diagnostics.h"
 #include "base/options.h"
 #include "entry/backend.h"
+#include "entry/background.h"
 #include "entry/compiled_module.h"
 #include "entry/entry.h"
 #include "entry/log.h"
@@ -58,6 +59,19 @@ void bind_entry(py::module_& m) {
     for (const OptionInfo& o : option_table())
       if (o.least <= o.most) d[o.name] = py::make_tuple(o.least, o.most);
     return d;
+  });
+  m.def("option_choices", [] {
+    py::dict d;
+    for (const OptionInfo& o : option_table())
+      if (*o.choices) d[o.name] = py::str(o.choices).attr("split")(",");
+    return d;
+  });
+  m.def("background_jobs", &entry::background_jobs);
+  m.def("cancel_background", &entry::cancel_background);
+  m.def("wait_for_background", [](double seconds) {
+    const bool done = entry::wait_for_background(seconds);
+    if (PyErr_Occurred()) throw py::error_already_set();
+    return done;
   });
   m.def("stance", &entry::stance_name);
   m.def("set_stance", &entry::set_stance);

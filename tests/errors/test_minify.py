@@ -12,19 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from faulty_compiler import ASINH, CRASHES, ENDLESS, NOT_COMPILED, WRONG, environment
 from torch import fx
 
 from flashover import _graph_file, _reduce, _repro
 
-ASINH = "{ return lanes_asinhf(x); }"  # of generated kernels (kernel/cpp)
-FAULTY_COMPILER = f"""
-import os, pathlib, sys
-for argument in sys.argv[1:]:
-    if argument.endswith(".cpp"):
-        file = pathlib.Path(argument)
-        file.write_text(file.read_text().replace({ASINH!r}, os.environ["FAULT"]))
-os.execvp("g++", ["g++", *sys.argv[1:]])
-"""
 THOUSAND = """
 import torch, flashover
 
@@ -53,33 +45,27 @@ print("went through")
 """
 
 
-def environment(tmp_path: Path, fault: str) -> dict[str, str]:
-    wrapper = tmp_path / "cxx.py"
-    wrapper.write_text(FAULTY_COMPILER)
-    own = {"CXX": f"{sys.executable} {wrapper}", "FAULT": fault, "FLASHOVER_CACHE_DIR": str(tmp_path / "cache")}
-    return os.environ | own
-
-
 def minify(
     tmp_path: Path, program: str, fault: str = ASINH, *arguments: str, compiler: bool = True
 ) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "program.py"
     script.write_text(program)
-    env = environment(tmp_path, fault) if compiler else os.environ | {"FLASHOVER_CACHE_DIR": str(tmp_path / "cache")}
+    own = environment(tmp_path, fault) if compiler else {"FLASHOVER_CACHE_DIR": str(tmp_path / "cache")}
+    env = os.environ | own
     command = [sys.executable, "-m", "flashover", "minify", "-o", str(tmp_path / "repro.py"), *arguments, str(script)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
 
 
 def run_repro(tmp_path: Path, fault: str) -> subprocess.CompletedProcess[str]:
-    env = environment(tmp_path, fault) | {"FLASHOVER_CACHE_DIR": ""}
+    env = os.environ | environment(tmp_path, fault) | {"FLASHOVER_CACHE_DIR": ""}
     command = [sys.executable, str(tmp_path / "repro.py")]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
 
 
 FAULTS = {
-    "a wrong number": ("{ return 1.01f * lanes_asinhf(x); }", "AssertionError"),
-    "a segmentation fault": ("{ return *(volatile float*)8 + lanes_asinhf(x); }", ""),
-    "a failure to compile": ("{ return no_such_function(x); }", "BackendCompilerFailed"),
+    "a wrong number": (WRONG, "AssertionError"),
+    "a segmentation fault": (CRASHES, ""),
+    "a failure to compile": (NOT_COMPILED, "BackendCompilerFailed"),
 }
 
 
@@ -102,19 +88,17 @@ def test_a_fault_in_a_thousand_operators(kind: str, tmp_path: Path) -> None:
 @pytest.mark.slow  # each part that has the fault takes its whole time
 def test_a_kernel_that_does_not_end(tmp_path: Path) -> None:
     program = THOUSAND.replace("range(200)", "range(115, 119)")
-    fault = '{ for (;;) asm volatile(""); }'
-    done = minify(tmp_path, program, fault, "--timeout", "15", "--part-timeout", "8")
+    done = minify(tmp_path, program, ENDLESS, "--timeout", "15", "--part-timeout", "8")
     assert done.returncode == 0 and "asinh" in done.stdout and "does not end within 8 s" in done.stdout, done
 
 
 def test_a_fault_in_the_backward(tmp_path: Path) -> None:
-    env_fault = FAULTS["a wrong number"][0]
     program = BACKWARD.replace("torch.nn.functional.gelu(x * 2)", "Odd.apply(x * 2)").replace(
         "def f(x)",
         "class Odd(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n        return x.sin()\n"
         "    @staticmethod\n    def backward(ctx, g):\n        return (g + 0.5).asinh()\n\ndef f(x)",
     )
-    done = minify(tmp_path, program, env_fault)
+    done = minify(tmp_path, program, WRONG)
     assert done.returncode == 0 and ": 1 operator, aten.asinh.default" in done.stdout, done
 
 

@@ -102,7 +102,8 @@ def other(x):
     return x + 1
 
 
-BREAKS: dict[str, Callable[[], Any]] = {
+BREAKS: dict[str, Callable[[], Any] | None] = {
+    "slower": None,  # tests/controls/test_retreat.py
     "custom-operator": lambda: (custom_operator, X),
     "kernel": lambda: (launches_a_kernel, X),
     "data-dependent": lambda: (data_dependent, X),
@@ -124,10 +125,12 @@ def test_each_row_has_a_program() -> None:
     assert list(RECOMPILES) == [r.name for r in _reasons.RECOMPILES]
 
 
-@pytest.mark.parametrize("name", BREAKS)
+@pytest.mark.parametrize("name", [n for n, call in BREAKS.items() if call])
 def test_a_program_that_cannot_be_captured(name: str) -> None:
     row = next(r for r in _reasons.BREAKS if r.name == name)
-    f, *args = BREAKS[name]()
+    program = BREAKS[name]
+    assert program is not None
+    f, *args = program()
     mode = Mode() if name == "mode" else torch.enable_grad()
     with mode, pytest.raises(exc.Unsupported) as caught:
         flashover.compile(f, fullgraph=True)(*args)

@@ -1,0 +1,78 @@
+// Times are compared in threes (compiled, eager, compiled), so that calls may differ in size and machines in mood.
+#include "entry/race.h"
+
+#include <algorithm>
+
+#include "base/decimal.h"
+
+namespace flashover::entry {
+namespace {
+
+constexpr int kWarm = 2;           // compiled calls before anything counts
+constexpr int kSteady = 2;         // compiled calls in a row before an eager one: it pushes data out of the caches
+constexpr int kWins = 3;           // eager calls that must be faster
+constexpr int kLosses = 2;         // and so many that are not, and it is over
+constexpr int kMostSpoiled = 100;  // a program that never stands still is not measured
+constexpr double kClear = 0.95;    // of the compiled calls' time: less is a win
+constexpr double kHopeless = 2.0;  // times the compiled calls' time: more decides at once
+
+double middle_of(std::vector<double> seen) {
+  if (seen.empty()) return 0;
+  const auto middle = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2);
+  std::ranges::nth_element(seen, middle);
+  return *middle;
+}
+
+}  // namespace
+
+Race::Side Race::next() const {
+  if (winner_) return *winner_;
+  return !trial_ && steady_ >= kSteady ? Side::kEager : Side::kCompiled;
+}
+
+void Race::note(Side side, double seconds) {
+  if (winner_) return;
+  if (side == Side::kEager) {
+    trial_ = seconds;
+    eager_.push_back(seconds);
+    return;
+  }
+  if (warm_ < kWarm) {
+    warm_++;
+    return;
+  }
+  compiled_.push_back(seconds);
+  if (trial_)
+    judge(seconds);
+  else
+    steady_++;
+  before_ = seconds;
+}
+
+void Race::judge(double after) {
+  const double eager = *trial_;
+  trial_.reset();
+  steady_ = 1;
+  trials_++;
+  if (eager < kClear * std::min(before_, after))
+    wins_++;
+  else if (eager > kHopeless * std::max(before_, after))
+    winner_ = Side::kCompiled;
+  else if (trials_ > 1)
+    losses_++;
+  if (losses_ >= kLosses) winner_ = Side::kCompiled;
+  if (wins_ >= kWins) winner_ = Side::kEager;
+}
+
+void Race::spoil() {
+  trial_.reset();
+  steady_ = 0;
+  if (++spoiled_ >= kMostSpoiled) winner_ = Side::kCompiled;
+}
+
+std::string Race::text() const {
+  return fixed_decimal(middle_of(compiled_) * 1e3, 3) + " ms compiled, " + fixed_decimal(middle_of(eager_) * 1e3, 3) +
+         " ms as it is written";
+}
+
+}  // namespace flashover::entry

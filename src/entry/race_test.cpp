@@ -1,0 +1,84 @@
+// Races between made-up times.
+#include "entry/race.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+namespace flashover::entry {
+namespace {
+
+struct Run {
+  std::string ways;  // of the calls: c and e
+  Race race;
+};
+
+// Calls until it is over, or 60 of them.
+Run run(const std::function<double(int)>& compiled, const std::function<double(int)>& eager) {
+  Run r;
+  for (int i = 0; i < 60 && !r.race.over(); i++) {
+    const Race::Side side = r.race.next();
+    r.ways += side == Race::Side::kEager ? 'e' : 'c';
+    r.race.note(side, side == Race::Side::kEager ? eager(i) : compiled(i));
+  }
+  return r;
+}
+std::function<double(int)> always(double seconds) {
+  return [seconds](int) { return seconds; };
+}
+
+TEST(Race, CodeThatIsTwiceAsFastCostsOneEagerCall) {
+  const Run r = run(always(1.0), always(2.1));
+  EXPECT_EQ(r.race.winner(), Race::Side::kCompiled);
+  EXPECT_EQ(r.ways, "ccccec");
+}
+
+TEST(Race, SlowCodeLosesAfterThreeEagerCalls) {
+  const Run r = run(always(0.004), always(0.003));
+  EXPECT_EQ(r.race.winner(), Race::Side::kEager);
+  EXPECT_EQ(r.ways, "ccccecceccec");
+  EXPECT_EQ(r.race.text(), "4.000 ms compiled, 3.000 ms as it is written");
+  EXPECT_EQ(r.race.next(), Race::Side::kEager);
+}
+
+TEST(Race, ADrawIsTheCompiledCodes) {
+  EXPECT_EQ(run(always(1.0), always(0.97)).race.winner(), Race::Side::kCompiled);
+  EXPECT_EQ(run(always(1.0), always(1.3)).ways, "ccccecceccec");
+}
+
+TEST(Race, ASlowFirstEagerCallDecidesNothing) {
+  const Run r = run(always(1.0), [](int i) { return i < 5 ? 1.9 : 0.5; });
+  EXPECT_EQ(r.race.winner(), Race::Side::kEager);
+}
+
+TEST(Race, ColdCompiledCallsDoNotCount) {
+  EXPECT_EQ(run([](int i) { return i < 2 ? 100.0 : 1.0; }, always(1.2)).race.winner(), Race::Side::kCompiled);
+}
+
+TEST(Race, SizesThatGrowAreComparedWithTheirNeighbours) {
+  EXPECT_EQ(run([](int i) { return 1.0 + i; }, [](int i) { return 1.2 * (1.0 + i); }).race.winner(),
+            Race::Side::kCompiled);
+  EXPECT_EQ(run([](int i) { return 1.0 + i; }, [](int i) { return 0.6 * (1.0 + i); }).race.winner(),
+            Race::Side::kEager);
+}
+
+TEST(Race, OneStallOfTheMachineDecidesNothing) {
+  EXPECT_EQ(run([](int i) { return i == 5 ? 50.0 : 1.0; }, always(1.2)).race.winner(), Race::Side::kCompiled);
+  EXPECT_EQ(run(always(1.0), [](int i) { return i == 7 ? 1.5 : 0.5; }).race.winner(), Race::Side::kEager);
+}
+
+TEST(Race, WhatIsSpoiledIsMeasuredAgain) {
+  Race race;
+  for (int i = 0; i < 4; i++) race.note(Race::Side::kCompiled, 1.0);
+  EXPECT_EQ(race.next(), Race::Side::kEager);
+  race.note(Race::Side::kEager, 5.0);
+  race.spoil();
+  EXPECT_EQ(race.next(), Race::Side::kCompiled);
+  EXPECT_FALSE(race.over());
+  for (int i = 0; i < 200; i++) race.spoil();
+  EXPECT_EQ(race.winner(), Race::Side::kCompiled);
+}
+
+}  // namespace
+}  // namespace flashover::entry
