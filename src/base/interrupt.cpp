@@ -9,12 +9,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kInterval = std::chrono::milliseconds(20);
+constexpr auto kTurn = std::chrono::milliseconds(1);  // of unattended work, before the host has its own again
 
 // Whether the host is to be asked now.
-bool due() {
+bool due(Clock::duration interval = kInterval) {
   thread_local Clock::time_point last{};
   const auto now = Clock::now();
-  if (held_signals.load(std::memory_order_relaxed) == 0 && now - last < kInterval) return false;
+  if (held_signals.load(std::memory_order_relaxed) == 0 && now - last < interval) return false;
   last = now;
   return true;
 }
@@ -30,7 +31,7 @@ std::atomic<uint64_t> held_signals{0};
 
 void check_interrupt() {
   if (unattended) {
-    if (!due()) return;
+    if (!due(kTurn)) return;
     if (unattended->over()) throw Interrupted{};
     const HostReleased pause;
     return;
@@ -52,7 +53,7 @@ void HostReleased::take_back() {
 
 void HostReleased::check() {
   if (unattended) {
-    if (!due() || !unattended->over()) return;
+    if (!unattended->over()) return;
     take_back();
     throw Interrupted{};
   }

@@ -9,14 +9,14 @@
 namespace flashover::entry {
 namespace {
 
-struct Run {
+struct Calls {
   std::string ways;  // of the calls: c and e
   Race race;
 };
 
 // Calls until it is over, or 60 of them.
-Run run(const std::function<double(int)>& compiled, const std::function<double(int)>& eager) {
-  Run r;
+Calls race_of(const std::function<double(int)>& compiled, const std::function<double(int)>& eager) {
+  Calls r;
   for (int i = 0; i < 60 && !r.race.over(); i++) {
     const Race::Side side = r.race.next();
     r.ways += side == Race::Side::kEager ? 'e' : 'c';
@@ -29,13 +29,13 @@ std::function<double(int)> always(double seconds) {
 }
 
 TEST(Race, CodeThatIsTwiceAsFastCostsOneEagerCall) {
-  const Run r = run(always(1.0), always(2.1));
+  const Calls r = race_of(always(1.0), always(2.1));
   EXPECT_EQ(r.race.winner(), Race::Side::kCompiled);
   EXPECT_EQ(r.ways, "ccccec");
 }
 
 TEST(Race, SlowCodeLosesAfterThreeEagerCalls) {
-  const Run r = run(always(0.004), always(0.003));
+  const Calls r = race_of(always(0.004), always(0.003));
   EXPECT_EQ(r.race.winner(), Race::Side::kEager);
   EXPECT_EQ(r.ways, "ccccecceccec");
   EXPECT_EQ(r.race.text(), "4.000 ms compiled, 3.000 ms as it is written");
@@ -43,29 +43,29 @@ TEST(Race, SlowCodeLosesAfterThreeEagerCalls) {
 }
 
 TEST(Race, ADrawIsTheCompiledCodes) {
-  EXPECT_EQ(run(always(1.0), always(0.97)).race.winner(), Race::Side::kCompiled);
-  EXPECT_EQ(run(always(1.0), always(1.3)).ways, "ccccecceccec");
+  EXPECT_EQ(race_of(always(1.0), always(0.97)).race.winner(), Race::Side::kCompiled);
+  EXPECT_EQ(race_of(always(1.0), always(1.3)).ways, "ccccecceccec");
 }
 
 TEST(Race, ASlowFirstEagerCallDecidesNothing) {
-  const Run r = run(always(1.0), [](int i) { return i < 5 ? 1.9 : 0.5; });
+  const Calls r = race_of(always(1.0), [](int i) { return i < 5 ? 1.9 : 0.5; });
   EXPECT_EQ(r.race.winner(), Race::Side::kEager);
 }
 
 TEST(Race, ColdCompiledCallsDoNotCount) {
-  EXPECT_EQ(run([](int i) { return i < 2 ? 100.0 : 1.0; }, always(1.2)).race.winner(), Race::Side::kCompiled);
+  EXPECT_EQ(race_of([](int i) { return i < 2 ? 100.0 : 1.0; }, always(1.2)).race.winner(), Race::Side::kCompiled);
 }
 
 TEST(Race, SizesThatGrowAreComparedWithTheirNeighbours) {
-  EXPECT_EQ(run([](int i) { return 1.0 + i; }, [](int i) { return 1.2 * (1.0 + i); }).race.winner(),
+  EXPECT_EQ(race_of([](int i) { return 1.0 + i; }, [](int i) { return 1.2 * (1.0 + i); }).race.winner(),
             Race::Side::kCompiled);
-  EXPECT_EQ(run([](int i) { return 1.0 + i; }, [](int i) { return 0.6 * (1.0 + i); }).race.winner(),
+  EXPECT_EQ(race_of([](int i) { return 1.0 + i; }, [](int i) { return 0.6 * (1.0 + i); }).race.winner(),
             Race::Side::kEager);
 }
 
 TEST(Race, OneStallOfTheMachineDecidesNothing) {
-  EXPECT_EQ(run([](int i) { return i == 5 ? 50.0 : 1.0; }, always(1.2)).race.winner(), Race::Side::kCompiled);
-  EXPECT_EQ(run(always(1.0), [](int i) { return i == 7 ? 1.5 : 0.5; }).race.winner(), Race::Side::kEager);
+  EXPECT_EQ(race_of([](int i) { return i == 5 ? 50.0 : 1.0; }, always(1.2)).race.winner(), Race::Side::kCompiled);
+  EXPECT_EQ(race_of(always(1.0), [](int i) { return i == 7 ? 1.5 : 0.5; }).race.winner(), Race::Side::kEager);
 }
 
 TEST(Race, WhatIsSpoiledIsMeasuredAgain) {
