@@ -21,6 +21,7 @@ _TYPES = {"bool": bool, "int": int, "str": str}
 
 
 def list_modes() -> list[str]:
+    """The names that compile() takes as `mode`."""
     return list(MODES)
 
 

@@ -2,6 +2,7 @@
 #include "entry/background.h"
 
 #include <Python.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -28,6 +29,8 @@ class HoldsGil {
  private:
   const PyGILState_STATE state_;
 };
+
+constexpr int kNice = 10;
 
 struct Queue {
   std::mutex mutex;
@@ -66,6 +69,8 @@ void Queue::run(BackgroundJob& job) {
 }
 
 void Queue::loop() {
+  // The compilers that it starts are as patient; the program goes first.
+  static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice));
   std::unique_lock held(mutex);
   while (true) {
     changed.wait(held, [this] { return ends || !jobs.empty(); });

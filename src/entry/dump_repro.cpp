@@ -18,7 +18,7 @@ void append(PyObject* list, PyObject* steal) {
   if (PyList_Append(list, item.p) != 0) throw python_error();
 }
 
-PyObject* tensors_of(const graph::Graph& g, const std::vector<at::Tensor>& examples) {
+PyObject* repro_inputs(const graph::Graph& g, const std::vector<at::Tensor>& examples) {
   Reference list(PyList_New(0));
   size_t next = 0;
   for (const graph::Input& in : g.inputs) {
@@ -30,7 +30,7 @@ PyObject* tensors_of(const graph::Graph& g, const std::vector<at::Tensor>& examp
   return list.release();
 }
 
-PyObject* dict_of(const OptionValues& options) {
+PyObject* options_as_dict(const OptionValues& options) {
   Reference dict(PyDict_New());
   for (const auto& [name, value] : options) {
     const Reference text(PyUnicode_FromString(value.c_str()));
@@ -45,7 +45,7 @@ void dump_repro(int number, const std::string& name, const graph::Graph& g, cons
                 const OptionValues& options) {
   frame::FetchedError pending;
   try {
-    const Reference description(to_python(g)), tensors(tensors_of(g, examples)), given(dict_of(options));
+    const Reference description(to_python(g)), tensors(repro_inputs(g, examples)), given(options_as_dict(options));
     const Reference module(PyImport_ImportModule("flashover._dump"));
     const Reference done(
         PyObject_CallMethod(module.p, "write_repro", "isOOO", number, name.c_str(), description.p, tensors.p, given.p));
