@@ -190,9 +190,9 @@ fast(x)
 def test_the_process_ends_while_something_is_compiled(tmp_path: Path) -> None:
     (tmp_path / "cxx.py").write_text(SLOW_COMPILER)
     start = time.perf_counter()
-    done = run(START + "print('end')", CXX=f"{sys.executable} {tmp_path / 'cxx.py'}", COMPILER_SECONDS="30")
+    done = run(START + "print('end')", CXX=f"{sys.executable} {tmp_path / 'cxx.py'}", COMPILER_SECONDS="100")
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
-    assert time.perf_counter() - start < 25
+    assert time.perf_counter() - start < 80
 
 
 def test_a_forked_child_compiles_for_itself(tmp_path: Path) -> None:
