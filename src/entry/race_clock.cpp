@@ -37,7 +37,7 @@ bool switched_off_for_all() {
 }  // namespace
 
 bool may_race(const Settings& settings, const Entry& entry) {
-  const std::string& which = option(settings.options.values, "retreat");
+  const std::string which = option(settings.options.values, "retreat");
   if (which == "never" || settings.backend != "flashover" || settings.custom || settings.fullgraph || settings.forced)
     return false;
   if (switched_off_for_all() || at::globalContext().deterministicAlgorithms()) return false;
