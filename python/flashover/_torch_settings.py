@@ -52,7 +52,7 @@ _MAPPED: dict[str, dict[str, tuple[str, Callable[[Any], dict[str, Any]]]]] = {
         "max_autotune_gemm": ("max_autotune", _on("max_autotune")),
         "max_autotune_pointwise": ("max_autotune", _on("max_autotune")),
         "triton.cudagraphs": ("cuda_graphs", lambda value: {"cuda_graphs": value}),
-        "emulate_precision_casts": ("strict_numerics", lambda value: {"strict_numerics": value}),
+        "emulate_precision_casts": ("eager_roundings", lambda value: {"eager_roundings": value}),
         "fx_graph_cache": ("cache", lambda value: {} if value else {"cache": False}),
         "force_disable_caches": ("cache=False", lambda value: {"cache": False} if value else {}),
         "trace.enabled": ("keep_text", _on("keep_text")),

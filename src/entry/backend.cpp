@@ -285,7 +285,8 @@ compile::CompileTarget environment(const graph::Graph& graph, const compile::Opt
   p.onednn_bf16 = p.onednn && p.onednn_bf16;
   p.onednn_f16 = p.onednn && p.onednn_f16;
   if (options.flag("max_autotune")) e.measure = measure;
-  p.strict_numerics = options.flag("strict_numerics");
+  p.eagers_bits = options.flag("strict_numerics");
+  p.strict_numerics = p.eagers_bits || options.flag("eager_roundings");
   p.deterministic = at::globalContext().deterministicAlgorithms();
   p.random_threads = random_threads;
   e.versions = std::string("torch " TORCH_VERSION " flashover ") + version();

@@ -48,6 +48,11 @@ template <auto f>
 Graph by_device(Graph g, const PassContext& c) {
   return f(std::move(g), c.device);
 }
+// What makes another computation of the program's, which the option strict_numerics forbids.
+template <auto pass>
+Graph unless_eagers_bits(Graph g, const PassContext& c) {
+  return c.providers.eagers_bits ? std::move(g) : pass(std::move(g), c);
+}
 // NOLINTNEXTLINE(performance-unnecessary-value-param): every pass is handed its graph
 Graph run_functionalize(Graph g, const PassContext&) { return functionalize(g); }
 Graph run_late_reads(Graph g, const PassContext& c) {
@@ -101,14 +106,14 @@ constexpr Pass kPasses[] = {
      "cse",
      "operands on the CPU of an operator on a GPU are copied there, since patterns and kernels know one device"},
     {"fold_batch_norm",
-     plain<fold_batch_norm>,
+     unless_eagers_bits<plain<fold_batch_norm>>,
      kFunctional,
      kFunctional,
      {kProgram},
      "",
      "fixed statistics go into the convolution's weight; a batch norm is whole before decompose only"},
     {"fuse_attention",
-     by_machine<fuse_attention>,
+     unless_eagers_bits<by_machine<fuse_attention>>,
      kFunctional,
      kFunctional,
      {kProgram},
@@ -122,7 +127,7 @@ constexpr Pass kPasses[] = {
      "fuse_attention",
      "softmax's weights that only products see are no denormal numbers; of the products that attention left"},
     {"recognize_gelu",
-     by_machine<recognize_gelu>,
+     unless_eagers_bits<by_machine<recognize_gelu>>,
      kFunctional,
      kFunctional,
      {kProgram},
@@ -136,21 +141,21 @@ constexpr Pass kPasses[] = {
      "fold_batch_norm fuse_attention",
      "on a CPU without 16-bit arithmetic: products, convolutions and attention of 16-bit floats run in f32"},
     {"convolution",
-     by_machine<convolution>,
+     unless_eagers_bits<by_machine<convolution>>,
      kFunctional,
      kFunctional,
      {kProgram},
      "hoist_slices fold_batch_norm recognize_gelu widen_products",
      "on the CPU: which library computes it, its weight packed, its activation in it"},
     {"linear",
-     by_machine<linear>,
+     unless_eagers_bits<by_machine<linear>>,
      kFunctional,
      kFunctional,
      {kProgram},
      "recognize_gelu widen_products",
      "on the CPU: which library computes a product, its weight packed, its activation in it"},
     {"cuda_library",
-     by_machine<cuda_library>,
+     unless_eagers_bits<by_machine<cuda_library>>,
      kFunctional,
      kFunctional,
      {kProgram},
@@ -186,7 +191,7 @@ constexpr Pass kPasses[] = {
      "decompose lower_random",
      "what follows from the program alone is computed, what changes nothing goes: masks, scalars, chains of views"},
     {"select_attention",
-     by_machine<select_attention>,
+     unless_eagers_bits<by_machine<select_attention>>,
      kCore,
      kCore,
      {kProgram},
@@ -207,7 +212,7 @@ constexpr Pass kPasses[] = {
      "fold",
      "on a GPU: operators take numbers as numbers, not as 0-d tensors on the CPU"},
     {"relax_layout",
-     plain<relax_layout>,
+     unless_eagers_bits<plain<relax_layout>>,
      kCore,
      kCore,
      {kProgram},

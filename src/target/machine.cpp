@@ -22,11 +22,10 @@ const Row* row_of(const Row (&rows)[n], std::string_view word) {
 }  // namespace
 
 Providers parse_machine(std::string_view words) {
-  static constexpr std::pair<std::string_view, bool Providers::*> kWords[] = {{"onednn_bf16", &Providers::onednn_bf16},
-                                                                              {"slow_bf16", &Providers::slow_bf16},
-                                                                              {"own_f32", &Providers::own_f32},
-                                                                              {"own_bf16", &Providers::own_bf16},
-                                                                              {"strict", &Providers::strict_numerics}};
+  static constexpr std::pair<std::string_view, bool Providers::*> kWords[] = {
+      {"onednn_bf16", &Providers::onednn_bf16}, {"slow_bf16", &Providers::slow_bf16},
+      {"own_f32", &Providers::own_f32},         {"own_bf16", &Providers::own_bf16},
+      {"strict", &Providers::strict_numerics},  {"eagers_bits", &Providers::eagers_bits}};
   static constexpr std::pair<std::string_view, int64_t Providers::*> kNumbers[] = {
       {"random_threads", &Providers::random_threads}, {"pack_budget", &Providers::pack_budget}};
   constexpr std::string_view kWrongPoints = "wrong_strided_points";

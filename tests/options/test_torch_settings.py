@@ -71,7 +71,7 @@ def test_no_row_is_for_nothing(module: str) -> None:
         ({"max_autotune": True, "triton.cudagraphs": False}, {"max_autotune": "True", "cuda_graphs": "False"}),
         ({"max_autotune_gemm": True}, {"max_autotune": "True"}),
         ({"max_autotune_gemm": True, "max_autotune": False}, {"max_autotune": "False"}),
-        ({"emulate_precision_casts": True, "keep_text": True}, {"strict_numerics": "True", "keep_text": "True"}),
+        ({"emulate_precision_casts": True, "keep_text": True}, {"eager_roundings": "True", "keep_text": "True"}),
         ({"fx_graph_cache": False}, {"cache": "False"}),
         ({"force-disable-caches": True}, {"cache": "False"}),
         ({"epilogue_fusion": True, "shape_padding": True}, {}),

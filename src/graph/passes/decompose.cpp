@@ -7,6 +7,7 @@
 #include "graph/analysis/devices.h"
 #include "graph/analysis/uninitialized.h"
 #include "graph/decompose/decompose.h"
+#include "graph/decompose/eagers_bits.h"
 #include "graph/passes/dce.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/floats.h"
@@ -86,6 +87,7 @@ Graph round(Graph in, bool& again, const target::Providers& providers) {
   for (Node& n : in.nodes) {
     replacement.apply(n);
     const bool stays = (gpu && runs_on_cpu(out, n)) || touches_complex(out, n) ||
+                       (providers.eagers_bits && !has_eagers_bits(out, n)) ||
                        (n.outs.size() == 1 && n.outs[0] != kNoValue && no_contents[n.outs[0]]);
     const Decomposition build = stays ? nullptr : find_decomposition(n.op);
     // A decomposition sees which results nothing reads.
