@@ -12,6 +12,7 @@
 namespace flashover::graph {
 namespace {
 
+#define COMPARISON(name) "aten." #name ".Tensor", "aten." #name ".Scalar"
 // Rounded once, or not at all.
 constexpr const char* kExact[] = {
     op::ceil, op::floor, op::round, op::trunc, op::neg, op::sign, op::sgn, op::abs, op::relu, op::logical_not,
@@ -19,9 +20,8 @@ constexpr const char* kExact[] = {
     op::mul_Scalar, op::div_Tensor, op::div_Scalar, op::maximum, op::minimum, op::fmax, op::fmin, op::copysign_Tensor,
     op::copysign_Scalar, op::logical_and, op::logical_or, op::logical_xor, op::clamp, op::clamp_Tensor, op::clamp_min,
     op::clamp_min_Tensor, op::clamp_max, op::clamp_max_Tensor, op::where_self, op::where_ScalarOther,
-    op::where_ScalarSelf, op::where_Scalar, op::masked_fill_Scalar, op::masked_fill_Tensor, "aten.eq.Tensor",
-    "aten.eq.Scalar", "aten.ne.Tensor", "aten.ne.Scalar", "aten.lt.Tensor", "aten.lt.Scalar", "aten.le.Tensor",
-    "aten.le.Scalar", "aten.gt.Tensor", "aten.gt.Scalar", "aten.ge.Tensor", "aten.ge.Scalar",
+    op::where_ScalarSelf, op::where_Scalar, op::masked_fill_Scalar, op::masked_fill_Tensor, COMPARISON(eq),
+    COMPARISON(ne), COMPARISON(lt), COMPARISON(le), COMPARISON(gt), COMPARISON(ge),
     // Values that move.
     op::_to_copy, op::alias, op::alias_copy, op::clone, op::copy, op::detach, op::detach_copy, op::empty_like,
     op::empty_memory_format, op::empty_permuted, op::empty_strided, op::eye, op::eye_m, op::fill_Scalar,
@@ -38,6 +38,7 @@ constexpr const char* kExact[] = {
     // One of them is chosen.
     op::all, op::all_dim, op::all_dims, op::any, op::any_dim, op::any_dims, op::amax, op::amin, op::argmax, op::argmin,
     op::max, op::max_dim, op::min, op::min_dim};
+#undef COMPARISON
 // The same where their alpha is 1 (else ATen's vectors round a product and a sum at once), and of 16-bit floats where no
 // number is among the operands, which ATen rounds to 16 bits first.
 constexpr const char* kSums[] = {op::add_Tensor,  op::add_Scalar,  op::sub_Tensor, op::sub_Scalar,
