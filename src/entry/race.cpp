@@ -12,6 +12,8 @@ constexpr int kWarm = 2;           // compiled calls before anything counts
 constexpr int kSteady = 2;         // compiled calls in a row before an eager one: it pushes data out of the caches
 constexpr int kWins = 3;           // eager calls that must be faster
 constexpr int kLosses = 2;         // and so many that are not, and it is over
+constexpr int kRaces = 3;          // a busy machine may have decided the ones before
+constexpr int kRest = 100;         // calls until the second one; four times as many until the next
 constexpr int kMostSpoiled = 100;  // a program that never stands still is not measured
 constexpr double kClear = 0.95;    // of the compiled calls' time: less is a win
 constexpr double kHopeless = 2.0;  // times the compiled calls' time: more decides at once
@@ -24,6 +26,12 @@ double middle_of(std::vector<double> seen) {
 }
 
 }  // namespace
+
+bool Race::rests() {
+  if (rest_ == 0) return false;
+  rest_--;
+  return true;
+}
 
 Race::Side Race::next() const {
   if (winner_) return *winner_;
@@ -60,8 +68,17 @@ void Race::judge(double after) {
     winner_ = Side::kCompiled;
   else if (trials_ > 1)
     losses_++;
-  if (losses_ >= kLosses) winner_ = Side::kCompiled;
+  if (losses_ >= kLosses) lose_or_rest();
   if (wins_ >= kWins) winner_ = Side::kEager;
+}
+
+void Race::lose_or_rest() {
+  if (++races_ == kRaces) {
+    winner_ = Side::kCompiled;
+    return;
+  }
+  rest_ = races_ == 1 ? kRest : 4 * kRest;
+  warm_ = steady_ = trials_ = wins_ = losses_ = 0;
 }
 
 void Race::spoil() {

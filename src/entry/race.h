@@ -3,8 +3,8 @@
 //
 //   In        how long calls took, in their order, one way or the other
 //   Out       which way the next call goes, and in the end who won
-//   Promises  who is clearly faster decides after one to three eager calls; a draw is the compiled code's; which calls
-//             run eager follows from who was faster alone, not from the clock
+//   Promises  who is clearly faster decides after one to three eager calls; a draw is the compiled code's, after it was
+//             tried again twice, later; which calls run eager follows from who was faster alone, not from the clock
 // The first two compiled calls are not counted (memory is found, libraries choose), nor is the first eager one where it
 // loses, for the same reason.
 #pragma once
@@ -18,6 +18,8 @@ namespace flashover::entry {
 class Race {
  public:
   enum class Side : uint8_t { kCompiled, kEager };
+  // The next call belongs to no race: it is compiled, and its time is of no interest.
+  bool rests();
   // Which way the next call goes.
   Side next() const;
   void note(Side side, double seconds);
@@ -30,9 +32,10 @@ class Race {
 
  private:
   void judge(double after);
+  void lose_or_rest();
 
   std::optional<Side> winner_;
-  int warm_ = 0, steady_ = 0, trials_ = 0, wins_ = 0, losses_ = 0, spoiled_ = 0;
+  int warm_ = 0, steady_ = 0, trials_ = 0, wins_ = 0, losses_ = 0, spoiled_ = 0, races_ = 0, rest_ = 0;
   double before_ = 0;
   std::optional<double> trial_;  // an eager call that waits for the compiled one behind it
   std::vector<double> compiled_, eager_;

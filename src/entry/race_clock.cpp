@@ -64,6 +64,8 @@ Race::Side RaceClock::start(int64_t call) {
     nested_ = true;
     return Race::Side::kCompiled;
   }
+  resting_ = !open_ && race_.rests();
+  if (resting_) return Race::Side::kCompiled;
   const Moment moment = now();
   if (open_) {
     if (call != call_ + 1) nested_ = true;  // another version had calls meanwhile
@@ -77,7 +79,7 @@ Race::Side RaceClock::start(int64_t call) {
 }
 
 void RaceClock::stop() {
-  if (--running_ > 0) return;
+  if (--running_ > 0 || resting_) return;
   if (c10::GradMode::is_enabled())
     open_ = true;
   else

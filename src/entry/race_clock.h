@@ -36,8 +36,9 @@ class RaceClock {
   Race::Side side_ = Race::Side::kCompiled;
   Moment start_{};
   int64_t call_ = 0;
-  int running_ = 0;      // calls, one in the other
-  bool open_ = false;    // the last call is measured at the start of the next one
+  int running_ = 0;    // calls, one in the other
+  bool open_ = false;  // the last call is measured at the start of the next one
+  bool resting_ = false;
   bool nested_ = false;  // the call that runs had others in it, or beside it
 };
 

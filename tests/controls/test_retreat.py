@@ -131,6 +131,19 @@ def test_each_version_has_a_race_of_its_own() -> None:
     assert states == {"slower", "compiled"}
 
 
+def test_another_kind_of_call_is_compiled_after_a_while() -> None:
+    def f(x: torch.Tensor, slow: bool) -> torch.Tensor:
+        return cut(x) if slow else heavy(x)
+
+    fast, x = flashover.compile(f), torch.randn(300, 1000)
+    with torch.no_grad():
+        calls(fast, x[0], True)
+        assert state_of(fast) == "slower"
+        for y in calls(fast, x, False, count=17):
+            torch.testing.assert_close(y, heavy(x))
+    assert {"timed", "compiled"} & {e["state"] for e in fast.entries() if not e["continues"]}
+
+
 OTHERWISE: dict[str, Callable[[], Any]] = {
     "never": lambda: flashover.compile(cut, options={"retreat": "never"}),
     "capture only": lambda: flashover.compile(cut, backend="eager"),
