@@ -69,12 +69,13 @@ FAULTS = {
 }
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_in_a_thousand_operators(kind: str, tmp_path: Path) -> None:
     fault, raised = FAULTS[kind]
     start = time.perf_counter()
     done = minify(tmp_path, THOUSAND, fault)
-    assert time.perf_counter() - start < 60
+    assert time.perf_counter() - start < 180  # 12 to 25 seconds where nothing else runs
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{tmp_path}/repro.py: 1 operator, aten.asinh.default at {tmp_path}/program.py:9 ")
     text = (tmp_path / "repro.py").read_text()
