@@ -9,7 +9,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack, overload
 
 import torch
@@ -44,6 +44,10 @@ class Settings:
             raise TypeError(f"dynamic must be a bool or None, not {type(dynamic).__name__}")
         backends.resolve(backend)
         return Settings(backend, fullgraph, dynamic, mode, options, options_table.resolve(mode, options))
+
+    def at_once(self) -> Settings:
+        """The same for what is looked at: compiled in the first call, and not timed beside eager."""
+        return replace(self, values={**self.values, "compile": "now", "retreat": "never"})
 
     def callable_for(
         self, function: Any, this: Any = None, *, through_call: bool = False, name: str, keep_text: bool = False
@@ -80,7 +84,7 @@ class Settings:
         from flashover._crosscheck import Crosscheck  # torch.fx is needed for this only
 
         values = {k: v for k, v in self.values.items() if k != "crosscheck"}
-        inner = Settings(values=values)
+        inner = Settings(values=values).at_once()
 
         def compile_graph(module: Any) -> Any:
             return compile_module(module, inner)

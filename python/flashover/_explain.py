@@ -154,7 +154,7 @@ def explain(target: Callable[P, Any], *, measure: bool = False, **compile_argume
         if unknown:
             raise TypeError(f"explain() got unknown arguments: {', '.join(sorted(unknown))}")
         settings = Settings.checked(**{**full, **compile_arguments})
-    compiled = compile_anything(target, settings, keep_text=True)
+    compiled = compile_anything(target, settings.at_once(), keep_text=True)
     inner = callable_of(compiled) or compiled
     name = getattr(compiled, "__name__", type(compiled).__name__)
 

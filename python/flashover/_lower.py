@@ -85,7 +85,7 @@ def lower(target: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Lower
     given: Settings = getattr(inner, "_flashover_settings", None) or Settings.checked(
         "flashover", False, None, None, None
     )
-    settings = Settings(given.backend, True, given.dynamic, given.mode, given.options, given.values)
+    settings = Settings(given.backend, True, given.dynamic, given.mode, given.options, given.values).at_once()
     compiled = compile_anything(target, settings, keep_text=True)
     entry = (callable_of(compiled) or compiled).lower(*args, **kwargs)
     name = getattr(compiled, "__name__", type(compiled).__name__)

@@ -25,6 +25,7 @@ from flashover._summary import count, duration
 
 NOTHING_FOUND = 1
 _ENOUGH_OF_A_STACK = 12  # lines
+_OF_THE_PROCESS = ("cache", "cache_dir", "compile", "compile_deadline", "retreat")  # options that no script needs
 _KINDS = {
     "wrong": "Raises while compiled code and eager differ.",
     "fails": "Raises while the compiler, or what it made, fails.",
@@ -147,7 +148,7 @@ def minimize(folder: Path, found: dict[str, str], given: argparse.Namespace) -> 
         source = _repro.operator_of(node)
         place = str(source.meta.get("stack_trace") or "")
         what = f"{source.target}{f' at {place}' if place else ''} {bench.says}"
-        options = {k: v for k, v in options_table.typed(facts["values"]).items() if k not in ("cache", "cache_dir")}
+        options = {k: v for k, v in options_table.typed(facts["values"]).items() if k not in _OF_THE_PROCESS}
         checked = [options, {**options, "crosscheck": 1}]  # the second one compares with fp64
         opening = f"What the minifier found in {facts['name']}: {what}"
         texts = [

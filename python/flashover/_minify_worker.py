@@ -39,7 +39,7 @@ class _Unwatched(_compile.Settings):
 
 
 def _compiler(values: dict[str, str], made: list[Any]) -> Callable[[fx.GraphModule], Any]:
-    settings = _Unwatched(values=values)
+    settings = _Unwatched(values=values).at_once()
 
     def compile_graph(module: fx.GraphModule) -> Any:
         made.append(compile_module(module, settings))

@@ -99,7 +99,8 @@ def _checked(name: str, kind: str, value: Any) -> str:
             usable = False
         if not usable:
             raise InvalidOptions(f"option {name!r} must be text without NUL and lone surrogates, not {_shown(value)}")
-    if value not in (choices := _C.option_choices().get(name, [value])):
+    choices = _C.option_choices().get(name)
+    if choices is not None and value not in choices:
         near = did_you_mean(value, choices)
         raise InvalidOptions(f"option {name!r}: {_shown(value)} is none of its values; {near}: {', '.join(choices)}")
     if name == "disable_passes":

@@ -206,6 +206,13 @@ def test_a_forked_child_compiles_for_itself(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
+def test_what_is_looked_at_is_compiled_at_once(slow_compiler: None) -> None:
+    fast, x = flashover.compile(f, options=BACKGROUND), torch.randn(4, 8)
+    assert len(flashover.explain(fast)(x).kernels) == 1
+    assert flashover.lower(fast, x).cost_analysis().flops > 0
+    assert _C.background_jobs() == 0
+
+
 def test_a_wait_has_an_end(slow_compiler: None) -> None:
     fast = flashover.compile(f, options=BACKGROUND)
     fast(torch.randn(4, 8))
