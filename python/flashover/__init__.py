@@ -18,7 +18,7 @@ from flashover import _versions  # noqa: F401  first: it says what is wrong wher
 
 # isort: split
 
-from flashover import _C, _operator_backward, _substitutes, _user_kernels, exc  # noqa: F401 (one registers an operator)
+from flashover import _C, _operator_backward, _subclasses, _substitutes, _user_kernels, exc  # noqa: F401 (an operator)
 from flashover._compile import compile, reset
 from flashover._explain import explain
 from flashover._explanation import Explanation
@@ -145,6 +145,7 @@ _C.set_triton_command(
 )
 _substitutes.register()
 _user_kernels.register()
+_subclasses.register()
 if _os.environ.get("FLASHOVER_LOGS"):
     set_logs(_os.environ["FLASHOVER_LOGS"])
 _C.set_dump(_os.environ.get("FLASHOVER_DUMP", ""))

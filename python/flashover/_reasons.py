@@ -123,7 +123,7 @@ BREAKS: tuple[Reason, ...] = (
         "kind-of-tensor",
         "a kind of tensor that is not compiled",
         r"tensor subclass|not a strided tensor|^dtype ",
-        "Tensor subclasses, sparse and quantized tensors have operators of their own, which run eager.",
+        "Some tensor subclasses, sparse and quantized tensors have operators of their own, which run eager.",
         ("Pass plain tensors: x.as_subclass(torch.Tensor), x.to_dense(), x.dequantize().",),
     ),
     Reason(

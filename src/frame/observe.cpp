@@ -249,6 +249,21 @@ static bool is_plain_tensor_type(PyTypeObject* t) {
   return disabled != nullptr && _PyType_Lookup(t, name) == disabled;
 }
 
+void SourceTracker::storage_offset(PyObject* tensor) {
+  if (is_old(tensor)) fact(FactKind::kStorageOffset, source_of(tensor));
+}
+
+void SourceTracker::wrapper(SourceId id, PyObject* tensor) {
+  static PyObject *const function = PyUnicode_InternFromString("__torch_function__"), *const dispatch =
+                                                                                          PyUnicode_InternFromString(
+                                                                                              "__torch_dispatch__");
+  PyTypeObject* t = Py_TYPE(tensor);
+  if (!is_wrapper_type(t)) throw Declined(std::string("a tensor subclass: ") + t->tp_name);
+  fact(FactKind::kTensor, id);
+  for (PyObject* name : {function, dispatch}) type_lookup(t, name);
+  session_->meet_subclass(nullptr);
+}
+
 namespace {
 
 PyObject* attribute_of(PyObject* tensor, const char* name) {  // borrowed; null: none
@@ -368,8 +383,8 @@ bool is_on_meta(PyObject* tensor) {
 }  // namespace
 
 void SourceTracker::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed) {
-  if (session_ != nullptr && !is_plain_tensor_type(Py_TYPE(tensor)))
-    throw Declined(std::string("a tensor subclass: ") + Py_TYPE(tensor)->tp_name);
+  if (session_ != nullptr && (is_wrapper_type(Py_TYPE(tensor)) || !is_plain_tensor_type(Py_TYPE(tensor))))
+    return wrapper(id, tensor);
   fact(FactKind::kTensor, id);
   if (session_ == nullptr) return;
   if (!computed && is_on_meta(tensor)) return;  // there is nothing in it to compute with

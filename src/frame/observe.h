@@ -35,8 +35,9 @@ const KnownTypes& known_types();  // resolved again when torch appears
 // A module's attribute, borrowed; null unless the module is loaded: nothing here loads one.
 PyObject* of_module(const char* module, const char* name);
 bool is_tensor(PyObject* o);
-bool is_atom(PyObject* o);         // immutable, compared by value
-bool is_pinned_kind(PyObject* o);  // guarded by identity: types, functions, modules, descriptors ...
+bool is_wrapper_type(PyTypeObject* t);  // of tensors with __torch_dispatch__ that tell what they are made of
+bool is_atom(PyObject* o);              // immutable, compared by value
+bool is_pinned_kind(PyObject* o);       // guarded by identity: types, functions, modules, descriptors ...
 bool is_deque(PyObject* o);
 bool is_array(PyObject* o);  // of numpy
 bool is_numpy_scalar(PyObject* o);
@@ -89,9 +90,10 @@ class SourceTracker {
   void dict_contents(PyObject* dict, PyObject* items);  // (key, value) pairs in order: all that it held before the call
   void same_or_distinct(PyObject* a, PyObject* b);      // `a is b` was evaluated
   void identity(PyObject* o);                           // id(o) was seen
-  void hash(PyObject* o);                               // hash(o) was seen
-  void key(PyObject* o);                                // looked up in a dict or a set
-  void specials(PyTypeObject* type);                    // C code may look for special methods of the type's instances
+  void storage_offset(PyObject* tensor);
+  void hash(PyObject* o);                                // hash(o) was seen
+  void key(PyObject* o);                                 // looked up in a dict or a set
+  void specials(PyTypeObject* type);                     // C code may look for special methods of the type's instances
   void subclass(PyObject* type, PyObject* of, bool is);  // an abstract class was asked
   void call_gives(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames, PyObject* result);
   bool knows_call(PyObject* f, PyObject* const* args, size_t count) const;  // call_gives() has been told of it
@@ -204,6 +206,7 @@ class SourceTracker {
   };
 
   SourceId add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned);
+  void wrapper(SourceId id, PyObject* tensor);  // of a class with __torch_dispatch__
   void add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed = false);
   void describe(SourceId id, PyObject* object, bool parent_pinned);
   bool describe_loosely(SourceId id, PyObject* object);  // false: as others

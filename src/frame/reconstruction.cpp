@@ -193,13 +193,9 @@ int32_t Reconstructor::make(PyObject* o) {
       PyErr_Clear();
       throw Declined(in_.session->declined() ? in_.session->decline_reason() : "an array of numpy in the result");
     }
-    std::vector<int32_t> given;
-    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(parts.get()); ++i)
-      given.push_back(make(PyTuple_GET_ITEM(parts.get(), i)));
-    capture_.calls = true;
-    const auto count = static_cast<int32_t>(given.size());
-    return registers_[o] = step(Kind::kReduced, PyTuple_GET_ITEM(parts.get(), 0), std::move(given), count);
+    return make_of_parts(o, parts.get());
   }
+  if (is_tensor(o) && is_wrapper_type(Py_TYPE(o))) return make_wrapper(o);
   if (is_tensor(o)) {
     if (in_.session == nullptr || !in_.session->is_trace_tensor(o))
       throw Declined("a tensor in the result that the trace did not make");
@@ -494,6 +490,26 @@ int32_t Reconstructor::make_array_method(PyObject* o) {
 }
 
 // Its frames are over: lines and code are what there is left to see.
+int32_t Reconstructor::make_wrapper(PyObject* o) {
+  PyObject* take_apart = of_module("flashover._subclasses", "parts");
+  ++in_.uninterpreted;
+  Ref parts = Ref::steal(take_apart != nullptr ? PyObject_CallOneArg(take_apart, o) : nullptr);
+  --in_.uninterpreted;
+  kept_.push_back(parts);
+  PyErr_Clear();
+  if (!parts || !PyTuple_Check(parts.get()))
+    throw Declined(std::string("a tensor of a subclass in the result: ") + Py_TYPE(o)->tp_name);
+  return make_of_parts(o, parts.get());
+}
+
+int32_t Reconstructor::make_of_parts(PyObject* o, PyObject* parts) {
+  std::vector<int32_t> given;
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(parts); ++i) given.push_back(make(PyTuple_GET_ITEM(parts, i)));
+  capture_.calls = true;
+  const auto count = static_cast<int32_t>(given.size());
+  return registers_[o] = step(ReconstructionStep::Kind::kReduced, PyTuple_GET_ITEM(parts, 0), std::move(given), count);
+}
+
 int32_t Reconstructor::make_traceback(PyObject* o) {
   auto* tb = reinterpret_cast<PyTracebackObject*>(o);
   PyFrameObject* frame = tb->tb_frame;

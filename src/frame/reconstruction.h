@@ -32,6 +32,8 @@ class Reconstructor {
   std::vector<int32_t> elements(PyObject* sequence);
   int32_t make_container(PyObject* o);
   int32_t make_array_method(PyObject* o);
+  int32_t make_of_parts(PyObject* o, PyObject* parts);  // a function and its arguments
+  int32_t make_wrapper(PyObject* o);                    // a tensor of a class with __torch_dispatch__
   int32_t make_traceback(PyObject* o);
   int32_t make_function(PyObject* o);
   int32_t make_instance(PyObject* o);

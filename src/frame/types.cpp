@@ -65,6 +65,24 @@ bool is_tensor(PyObject* o) {
   return tensor != nullptr && PyObject_TypeCheck(o, tensor);
 }
 
+// Tensors that are spread over processes have a dispatcher of their own, in C++, that keeps what it decided.
+static bool is_distributed(PyTypeObject* t) {
+  static PyObject* const name = PyUnicode_InternFromString("__module__");
+  PyObject* module = _PyType_Lookup(t, name);
+  const char* text = module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  return text != nullptr && std::string_view(text).starts_with("torch.distributed.");
+}
+
+// Operators on it come to its class by way of the dispatcher; it tells what it is made of.
+bool is_wrapper_type(PyTypeObject* t) {
+  static PyObject *const dispatch = PyUnicode_InternFromString("__torch_dispatch__"),
+                         *const flatten = PyUnicode_InternFromString("__tensor_flatten__"),
+                         *const unflatten = PyUnicode_InternFromString("__tensor_unflatten__");
+  PyObject* own = _PyType_Lookup(t, dispatch);
+  return own != nullptr && own != _PyType_Lookup(known_types().tensor, dispatch) &&
+         _PyType_Lookup(t, flatten) != nullptr && _PyType_Lookup(t, unflatten) != nullptr && !is_distributed(t);
+}
+
 bool is_atom(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
   if (o == Py_None || t == &PyLong_Type || t == &PyUnicode_Type || t == &PyBool_Type || t == &PyFloat_Type) return true;

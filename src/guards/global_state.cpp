@@ -219,6 +219,8 @@ std::string GlobalState::difference(const GlobalState& now) const {
 }
 
 const char* state_to_avoid() {
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake))
+    return "torch's state: an operator is running (__torch_dispatch__)";
   if (const int64_t modes = at::impl::PythonTorchFunctionTLS::stack_len();
       modes > 1 || (modes == 1 && !default_device()))
     return "a torch function mode is active";

@@ -543,6 +543,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
   try {
     OpFacts& facts = facts_of(op);
     const size_t base = stack->size() - facts.schema.args.size();
+    if (call_subclass(op, facts, *stack, base)) return;
     if (item_symbol && facts.schema.name == op::_local_scalar_dense && item_as_symbol(*stack)) return;
     if (policy_ != nullptr && !in_backward_) ask_policy(facts, *stack, base);
     if (numbers_ > 0 && facts.special) read_symbols(facts, *stack, base, true);

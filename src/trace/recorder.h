@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "compat/autograd.h"
 #include "graph/checkpoint.h"
@@ -64,6 +65,7 @@ class Recorder final : public Session {
 
   int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
                     const std::vector<SymbolicSize>& symbolic) override;
+  void meet_subclass(PyObject* made) override;  // subclass.cpp
   sym::Environment& sizes() override { return *sizes_; }
   std::optional<sym::Expr> size_of_data(PyObject* tensor) override;  // data_sizes.cpp
   // Where a mask is true, one tensor of positions a dimension; nullopt: this trace may not ask data.
@@ -153,6 +155,8 @@ class Recorder final : public Session {
     compat::NodePtr<torch::autograd::Node> history;  // where autograd leaves the trace; null for leaves
   };
 
+  // True: a class with __torch_dispatch__ took the call (subclass.cpp).
+  bool call_subclass(const c10::OperatorHandle& op, const OpFacts& facts, Stack& stack, size_t base);
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   void settle(TensorType& type) const;
   void substitute_sizes();
@@ -265,6 +269,7 @@ class Recorder final : public Session {
   // the graph.
   std::unordered_map<const torch::autograd::Node*, std::vector<bool>> led_to_;
   std::unordered_map<size_t, std::vector<bool>> constants_from_;
+  std::unordered_set<const c10::TensorImpl*> made_subclasses_;
   bool declined_ = false, ended_ = false, in_backward_ = false;
   bool autocast_cache_was_enabled_ = false;
   at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors

@@ -9,8 +9,8 @@
 //   Out       graph::Graph in form kTraced + the constants it lifted
 //   Promises  sizes, strides, dtype, device, storage sharing and requires_grad as eager would give; real tensors are
 //             never written
-//   Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors, subclasses
-//             with __torch_dispatch__: a Python exception derived from BaseException (flashover._C.Decline) is thrown
+//   Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors, gradients
+//             through subclasses with __torch_dispatch__: a Python exception derived from BaseException (flashover._C.Decline) is thrown
 //             as python_error and `declined()` stays set (sticky), since user code may swallow exceptions
 // Rules for shapes come from ops::OpRow::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in
 // stats()).
@@ -84,6 +84,9 @@ class Session {
   // ...).
   virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
                             const std::vector<SymbolicSize>& symbolic) = 0;
+  // The program meets, or makes, a tensor of a class with __torch_dispatch__ (a wrapper around others). It stays what
+  // it is: operators on it call the class, whose Python code is part of the program.
+  virtual void meet_subclass(PyObject* made) = 0;  // null: from before the call
   // Whether sizes may follow from data (nonzero, masks, numbers in tensors): symbols without a number. False: whoever
   // needs data declines.
   bool data_sizes = false;

@@ -110,6 +110,12 @@ bool looks_for_operators(PyTypeObject* t) {
   return false;
 }
 
+// What an operator's schema says; it never changes.
+bool is_of_a_schema(PyTypeObject* t) {
+  const std::string_view name = t->tp_name;
+  return name == "torch._C.FunctionSchema" || name == "torch._C.Argument" || name == "torch._C._AliasInfo";
+}
+
 // That is torch's own doing and stays: the program finds the attribute there, as every later call will.
 void keep_operator(Interpreter& in, PyObject* o, PyObject* name) {
   PyObject** dict = _PyObject_GetDictPtr(o);
@@ -129,6 +135,7 @@ int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
   o = array_of(o);
   if (is_made_array(o)) return array_attribute(o, name, out);
   PyTypeObject* t = Py_TYPE(o);
+  if (is_of_a_schema(t)) return compat::lookup_attribute(o, name, out);
   static PyObject* const getattribute_name = interned("__getattribute__");
   static PyObject* const getattr_name = interned("__getattr__");
   if (t->tp_getattro == PyObject_GenericGetAttr) {

@@ -320,6 +320,10 @@ PyObject* CallHandlers::tensor_method(Interpreter& in, const PythonCall& c) {
   if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&
       keeps_requires_grad(c.args[0], c.args + 1, c.nargs - 1, c.kwnames))
     return Py_NewRef(c.args[0]);
+  if (std::strcmp(d->d_method->ml_name, "storage_offset") == 0 && c.count() == 1) {
+    in.recorder.storage_offset(c.args[0]);
+    return in.call_plain(c.f, c.args, c.nargs, c.kwnames);
+  }
   if (!is_tensor_method_allowed(d->d_method->ml_name) &&
       !(std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&
         (is_gradient_level(c.args[0]) || is_flag_only(in, c.args[0])))) {

@@ -236,6 +236,7 @@ const NativeRow kMethods[] = {
     {"_random:Random", "random getrandbits getstate setstate", 0, do_own_random},
     {"_random:Random", "seed", 0, do_seed},
     {"torch._C:TensorBase", "_make_subclass", kShares, do_make_parameter},
+    {"torch._C:TensorBase", "_make_wrapper_subclass", kShares, do_make_wrapper},
     {"torch._C:_ImperativeEngine", "run_backward", kShares, do_run_backward},
     {"torch:Size", "*", kReads | kShares},
     {"torch:finfo", "*", 0},

@@ -66,6 +66,7 @@ PyObject* do_leave_inference_mode(const NativeCall& c);
 PyObject* do_autocast_cache(const NativeCall& c);
 PyObject* do_set_autocast_cache(const NativeCall& c);
 PyObject* do_make_parameter(const NativeCall& c);
+PyObject* do_make_wrapper(const NativeCall& c);
 PyObject* do_record_function(const NativeCall& c);
 PyObject* do_autograd_apply(const NativeCall& c);
 PyObject* do_push_saved_hooks(const NativeCall& c);

@@ -92,6 +92,15 @@ PyObject* do_make_parameter(const NativeCall& c) {
   return c.run();
 }
 
+// torch.Tensor._make_wrapper_subclass(cls, size, ...): a tensor without memory, whose class says what operators do.
+PyObject* do_make_wrapper(const NativeCall& c) {
+  if (c.in.session == nullptr) throw Declined("call of " + callable_name(c.f));
+  for (size_t i = 0; i < c.all_nargs + keyword_count(c.kwnames); ++i) c.in.consume(c.all[i]);
+  Ref made = Ref::steal(c.run());
+  if (made) c.in.session->meet_subclass(made.get());
+  return made.release();
+}
+
 // torch.profiler.record_function: names a stretch of the program; what is compiled has no such stretches. Entering
 // answers with one record that has ended: after a graph break torch itself may be asked to end it again, which does
 // nothing.
