@@ -124,7 +124,7 @@ BREAKS: tuple[Reason, ...] = (
         "a kind of tensor that is not compiled",
         r"tensor subclass|not a strided tensor|^dtype ",
         "Some tensor subclasses, sparse and quantized tensors have operators of their own, which run eager.",
-        ("Pass plain tensors: x.as_subclass(torch.Tensor), x.to_dense(), x.dequantize().",),
+        ("Pass plain tensors: x.to_dense(), x.dequantize(), the tensors that a subclass is made of.",),
     ),
     Reason(
         "call-in-c",

@@ -1,4 +1,4 @@
-"""Tensors that wrap others (__torch_dispatch__ with __tensor_flatten__): how results are taken apart and made again."""
+"""Tensor subclasses: how results of their classes are made again of plain tensors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ def _wrap(
     cls: Any, names: tuple[str, ...], context: Any, size: tuple[int, ...], stride: tuple[int, ...], *inner: Any
 ) -> torch.Tensor:
     return cls.__tensor_unflatten__(dict(zip(names, inner, strict=True)), context, torch.Size(size), stride)
+
+
+def as_class(cls: type[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    return torch.Tensor.as_subclass(tensor, cls)
 
 
 def parts(wrapper: Any) -> tuple[Any, ...] | None:

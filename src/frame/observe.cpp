@@ -253,15 +253,17 @@ void SourceTracker::storage_offset(PyObject* tensor) {
   if (is_old(tensor)) fact(FactKind::kStorageOffset, source_of(tensor));
 }
 
-void SourceTracker::wrapper(SourceId id, PyObject* tensor) {
-  static PyObject *const function = PyUnicode_InternFromString("__torch_function__"), *const dispatch =
-                                                                                          PyUnicode_InternFromString(
-                                                                                              "__torch_dispatch__");
-  PyTypeObject* t = Py_TYPE(tensor);
-  if (!is_wrapper_type(t)) throw Declined(std::string("a tensor subclass: ") + t->tp_name);
+void SourceTracker::wrapper(SourceId id) {
   fact(FactKind::kTensor, id);
-  for (PyObject* name : {function, dispatch}) type_lookup(t, name);
   session_->meet_subclass(nullptr);
+}
+
+// What Python code sees operators on tensors of a class: part of the program.
+void SourceTracker::tensor_class(PyTypeObject* t) {
+  static PyObject* const function = PyUnicode_InternFromString("__torch_function__");
+  static PyObject* const dispatch = PyUnicode_InternFromString("__torch_dispatch__");
+  if (!is_wrapper_type(t) && !is_class_over_memory(t)) throw Declined(std::string("a tensor subclass: ") + t->tp_name);
+  for (PyObject* name : {function, dispatch}) type_lookup(t, name);
 }
 
 namespace {
@@ -373,18 +375,15 @@ std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, 
   return out;
 }
 
-bool is_on_meta(PyObject* tensor) {
-  static PyObject* const name = PyUnicode_InternFromString("is_meta");
-  Ref is = Ref::steal(PyObject_GenericGetAttr(tensor, name));
-  PyErr_Clear();
-  return is.get() == Py_True;
-}
+bool is_on_meta(PyObject* tensor) { return tensor_attribute(tensor, "is_meta").get() == Py_True; }
 
 }  // namespace
 
 void SourceTracker::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed) {
-  if (session_ != nullptr && (is_wrapper_type(Py_TYPE(tensor)) || !is_plain_tensor_type(Py_TYPE(tensor))))
-    return wrapper(id, tensor);
+  PyTypeObject* const type = Py_TYPE(tensor);
+  const bool wraps = session_ != nullptr && is_wrapper_type(type);
+  if (session_ != nullptr && (wraps || !is_plain_tensor_type(type))) tensor_class(type);
+  if (wraps) return wrapper(id);
   fact(FactKind::kTensor, id);
   if (session_ == nullptr) return;
   if (!computed && is_on_meta(tensor)) return;  // there is nothing in it to compute with

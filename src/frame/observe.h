@@ -35,6 +35,9 @@ const KnownTypes& known_types();  // resolved again when torch appears
 // A module's attribute, borrowed; null unless the module is loaded: nothing here loads one.
 PyObject* of_module(const char* module, const char* name);
 bool is_tensor(PyObject* o);
+bool is_class_over_memory(PyTypeObject* t);  // of tensors that the dispatcher takes for plain ones
+// What no __torch_function__ sees; a method is called. Empty: an error.
+Ref tensor_attribute(PyObject* tensor, const char* name);
 bool is_wrapper_type(PyTypeObject* t);  // of tensors with __torch_dispatch__ that tell what they are made of
 bool is_atom(PyObject* o);              // immutable, compared by value
 bool is_pinned_kind(PyObject* o);       // guarded by identity: types, functions, modules, descriptors ...
@@ -206,7 +209,8 @@ class SourceTracker {
   };
 
   SourceId add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned);
-  void wrapper(SourceId id, PyObject* tensor);  // of a class with __torch_dispatch__
+  void wrapper(SourceId id);           // a tensor of a class with __torch_dispatch__
+  void tensor_class(PyTypeObject* t);  // one that is not torch's own
   void add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed = false);
   void describe(SourceId id, PyObject* object, bool parent_pinned);
   bool describe_loosely(SourceId id, PyObject* object);  // false: as others

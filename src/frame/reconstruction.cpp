@@ -199,18 +199,23 @@ int32_t Reconstructor::make(PyObject* o) {
   if (is_tensor(o)) {
     if (in_.session == nullptr || !in_.session->is_trace_tensor(o))
       throw Declined("a tensor in the result that the trace did not make");
-    if (Py_TYPE(o)->tp_name != nullptr && std::strcmp(Py_TYPE(o)->tp_name, "Tensor") != 0)
+    const bool plain = std::strcmp(Py_TYPE(o)->tp_name, "Tensor") == 0;
+    if (!plain && (Py_TYPE(o) == known_types().parameter || !is_class_over_memory(Py_TYPE(o))))
       throw Declined(std::string("a tensor of a subclass in the result: ") + Py_TYPE(o)->tp_name);
-    Ref asks = Ref::steal(PyObject_GetAttrString(o, "requires_grad"));
-    Ref leaf = Ref::steal(asks.get() == Py_True ? PyObject_GetAttrString(o, "is_leaf") : nullptr);
-    PyErr_Clear();
+    const Ref asks = tensor_attribute(o, "requires_grad");
+    const Ref leaf = asks.get() == Py_True ? tensor_attribute(o, "is_leaf") : Ref();
     if (leaf.get() == Py_True) throw Declined("a leaf that requires grad was made");
-    if (Ref inference = Ref::steal(PyObject_CallMethod(o, "is_inference", nullptr)); inference.get() == Py_True)
+    if (tensor_attribute(o, "is_inference").get() == Py_True)
       capture_.inference_outputs.push_back(static_cast<int32_t>(outputs_.size()));
     PyErr_Clear();
     outputs_.push_back(o);
-    const int32_t made = registers_[o] =
-        step(Kind::kGraphOutput, nullptr, {}, static_cast<int32_t>(outputs_.size() - 1));
+    int32_t made = step(Kind::kGraphOutput, nullptr, {}, static_cast<int32_t>(outputs_.size() - 1));
+    if (!plain) {
+      const int32_t type = make(reinterpret_cast<PyObject*>(Py_TYPE(o)));
+      made = step(Kind::kReduced, of_module("flashover._subclasses", "as_class"), {type, made}, 2);
+      capture_.calls = true;
+    }
+    registers_[o] = made;
     if (PyObject** dict = _PyObject_GetDictPtr(o); dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0) {
       auto attributes = pairs(*dict);
       attributes.insert(attributes.begin(), made);
@@ -219,7 +224,7 @@ int32_t Reconstructor::make(PyObject* o) {
     }
     if (asks.get() == Py_False) {
       static PyObject* const grad = PyUnicode_InternFromString("grad");
-      kept_.push_back(Ref::steal(PyObject_GetAttr(o, grad)));
+      kept_.push_back(tensor_attribute(o, "grad"));
       if (!kept_.back()) throw Declined("the gradient of a tensor cannot be read");
       if (PyObject* value = kept_.back().get(); value != Py_None) {
         const int32_t name = make(grad);

@@ -73,14 +73,47 @@ static bool is_distributed(PyTypeObject* t) {
   return text != nullptr && std::string_view(text).starts_with("torch.distributed.");
 }
 
-// Operators on it come to its class by way of the dispatcher; it tells what it is made of.
+// Its class takes operators from the dispatcher.
+static bool takes_dispatch(PyTypeObject* t) {
+  static PyObject* const dispatch = PyUnicode_InternFromString("__torch_dispatch__");
+  PyObject* tensor = of_module("torch", "Tensor");
+  PyObject* plain = tensor != nullptr && PyType_Check(tensor)
+                        ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(tensor), dispatch)
+                        : nullptr;
+  return _PyType_Lookup(t, dispatch) != plain;
+}
+
+// It tells what it is made of.
 bool is_wrapper_type(PyTypeObject* t) {
-  static PyObject *const dispatch = PyUnicode_InternFromString("__torch_dispatch__"),
-                         *const flatten = PyUnicode_InternFromString("__tensor_flatten__"),
-                         *const unflatten = PyUnicode_InternFromString("__tensor_unflatten__");
-  PyObject* own = _PyType_Lookup(t, dispatch);
-  return own != nullptr && own != _PyType_Lookup(known_types().tensor, dispatch) &&
-         _PyType_Lookup(t, flatten) != nullptr && _PyType_Lookup(t, unflatten) != nullptr && !is_distributed(t);
+  static PyObject* const flatten = PyUnicode_InternFromString("__tensor_flatten__");
+  static PyObject* const unflatten = PyUnicode_InternFromString("__tensor_unflatten__");
+  return takes_dispatch(t) && _PyType_Lookup(t, flatten) != nullptr && _PyType_Lookup(t, unflatten) != nullptr &&
+         !is_distributed(t);
+}
+
+bool is_class_over_memory(PyTypeObject* t) {
+  PyTypeObject* tensor = known_types().tensor;
+  return tensor != nullptr && PyType_IsSubtype(t, tensor) && !takes_dispatch(t);
+}
+
+static Ref value_of(PyObject* tensor, const char* name) {
+  Ref value = Ref::steal(PyObject_GetAttrString(tensor, name));
+  if (value && PyCFunction_Check(value.get())) value = Ref::steal(PyObject_CallNoArgs(value.get()));
+  PyErr_Clear();
+  return value;
+}
+
+Ref tensor_attribute(PyObject* tensor, const char* name) {
+  if (Py_TYPE(tensor) == known_types().parameter || std::strcmp(Py_TYPE(tensor)->tp_name, "Tensor") == 0)
+    return value_of(tensor, name);
+  PyObject* make = of_module("torch._C", "DisableTorchFunctionSubclass");
+  Ref off = Ref::steal(make != nullptr ? PyObject_CallNoArgs(make) : nullptr);
+  Ref entered = Ref::steal(off ? PyObject_CallMethod(off.get(), "__enter__", nullptr) : nullptr);
+  Ref value = entered ? value_of(tensor, name) : Ref();
+  Ref left =
+      Ref::steal(entered ? PyObject_CallMethod(off.get(), "__exit__", "OOO", Py_None, Py_None, Py_None) : nullptr);
+  PyErr_Clear();
+  return value;
 }
 
 bool is_atom(PyObject* o) {

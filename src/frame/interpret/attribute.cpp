@@ -62,7 +62,7 @@ bool is_forbidden_tensor_attribute(PyObject* name) {
 }
 
 Ref is_leaf_of(PyObject* tensor) {
-  Ref leaf = Ref::steal(PyObject_GetAttrString(tensor, "is_leaf"));
+  Ref leaf = tensor_attribute(tensor, "is_leaf");
   if (!leaf) throw Declined("a tensor that cannot be asked for is_leaf");
   return leaf;
 }
@@ -253,7 +253,7 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
     if (name == grad && value == Py_None && !recorder.is_written(o, name))
       recorder.reach(SourceKind::kTensorAttr, id, -1, name, value);
     if (name == is_leaf || name == grad_fn) {  // of a tensor that requires no gradient there is but one answer
-      Ref tracked = Ref::steal(PyObject_GetAttrString(o, "requires_grad"));
+      Ref tracked = tensor_attribute(o, "requires_grad");
       if (tracked.get() != Py_False) recorder.reach(SourceKind::kTensorAttr, id, -1, is_leaf, is_leaf_of(o).get());
     }
     if (is_atom(value) || recorder.is_old(value)) return v.release();  // implied by kTensor

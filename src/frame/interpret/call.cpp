@@ -18,7 +18,7 @@ namespace {
 bool keeps_requires_grad(PyObject* tensor, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   if (nargs + keyword_count(kwnames) > 1 || !is_tensor(tensor)) return false;
   PyObject* wanted = nargs + keyword_count(kwnames) == 0 ? Py_True : args[0];
-  Ref now = Ref::steal(PyObject_GetAttrString(tensor, "requires_grad"));
+  Ref now = tensor_attribute(tensor, "requires_grad");
   PyErr_Clear();
   return now && now.get() == wanted;
 }
@@ -192,7 +192,7 @@ bool CallHandlers::checked_item(Interpreter& in, const PythonCall& c, PyObject**
   if (!c.tail || !in.assumes || in.session == nullptr) return false;
   PyObject* tensor = asked_for_item(c.f, c.args, c.nargs, c.kwnames);
   if (tensor == nullptr || !in.session->is_trace_tensor(tensor)) return false;
-  Ref dim = Ref::steal(PyObject_GetAttrString(tensor, "ndim"));
+  Ref dim = tensor_attribute(tensor, "ndim");
   Ref floats = Ref::steal(PyObject_CallMethod(tensor, "is_floating_point", nullptr));
   Ref complex = Ref::steal(PyObject_CallMethod(tensor, "is_complex", nullptr));
   if (!dim || !floats || !complex) return true;
@@ -320,6 +320,14 @@ PyObject* CallHandlers::tensor_method(Interpreter& in, const PythonCall& c) {
   if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&
       keeps_requires_grad(c.args[0], c.args + 1, c.nargs - 1, c.kwnames))
     return Py_NewRef(c.args[0]);
+  if (std::strcmp(d->d_method->ml_name, "as_subclass") == 0) {
+    const bool known = in.session != nullptr && c.count() == 2 && c.kwnames == nullptr &&
+                       in.session->is_trace_tensor(c.args[0]) && PyType_Check(c.args[1]) &&
+                       is_class_over_memory(reinterpret_cast<PyTypeObject*>(c.args[1]));
+    if (!known) in.unknown_call(c.f);
+    static const Native alias{Native::kTensors | Native::kShares, nullptr};
+    return in.call_native(c.f, nullptr, alias, c.args, c.nargs, c.kwnames);
+  }
   if (std::strcmp(d->d_method->ml_name, "storage_offset") == 0 && c.count() == 1) {
     in.recorder.storage_offset(c.args[0]);
     return in.call_plain(c.f, c.args, c.nargs, c.kwnames);
