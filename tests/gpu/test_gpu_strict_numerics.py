@@ -37,9 +37,11 @@ def test_gradients(dtype: torch.dtype) -> None:
         torch.nn.functional.nll_loss(y, torch.arange(6, device="cuda") % 5).backward()
         return [y, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
-    wanted = step(model)
-    for a, b in zip(step(flashover.compile(model, options=STRICT)), wanted, strict=True):
-        assert torch.equal(a, b)
+    # In f32 eager's batch norm would be cuDNN's, and the captured one is ATen's (docs/user/numerics.md).
+    with torch.backends.cudnn.flags(enabled=dtype != torch.float32):
+        wanted = step(model)
+        for a, b in zip(step(flashover.compile(model, options=STRICT)), wanted, strict=True):
+            assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
