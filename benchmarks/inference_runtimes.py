@@ -99,7 +99,13 @@ def measure(row: Row, options: argparse.Namespace) -> Row:
 
 def run_row(row: Row, options: argparse.Namespace) -> Row:
     cores = sorted(os.sched_getaffinity(0))[: row["threads"]]
-    arguments = ["--row", json.dumps(row), "--seconds", str(options.seconds), *["--no-inductor"] * (not options.inductor)]
+    arguments = [
+        "--row",
+        json.dumps(row),
+        "--seconds",
+        str(options.seconds),
+        *["--no-inductor"] * (not options.inductor),
+    ]
     with bench.empty_caches(cores) as environment:
         try:
             row = bench.child(__file__, arguments, environment, cores, 900)

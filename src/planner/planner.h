@@ -25,7 +25,7 @@ namespace flashover::planner {
 
 struct Options {
   loops::ScheduleOptions loops;
-  bool share = true;   // CPU: kernels that differ only in sizes are one
+  bool share = true;   // kernels that differ only in sizes are one; on a GPU, in expressions of symbols
   bool exact = false;  // of the graph: functions have one form in all kernels
   // GPU: bytes beside the inputs that the plan should not need more of, eager's (0: unknown). Copies that are kept for
   // the next call are made in the call instead, as far as it takes.

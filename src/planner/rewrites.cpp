@@ -19,7 +19,7 @@ std::span<const Rewrite> rewrites() {
       {"allocate_apart", allocate_apart, kCpu, "what shares memory is known"},
       {"assign_arena_offsets", assign_arena_offsets, kAll, "what is not in the arena is known"},
       {"insert_releases", insert_releases, kAll, "by the last readers in the final order"},
-      {"share_kernels", share_kernels, kCpu, "the rewrites before it look into the kernels of single steps"},
+      {"share_kernels", share_kernels, kAll, "the rewrites before it look into the kernels of single steps"},
       {"substitute_operators", substitute_operators, kCpu, "the rewrites before it know operators by ATen's names"},
   };
   return kList;

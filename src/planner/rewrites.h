@@ -56,7 +56,8 @@ void insert_releases(Schedule& s, const Options& o);
 
 // Kernels that differ only in sizes become one that takes the sizes as arguments: compile time is paid per kernel. What
 // speed depends on stays written in: strides of lanes, loops inside rows, range tests. Kernels of the frozen part,
-// which run once, give up their inner sizes too.
+// which run once, give up their inner sizes too. On a GPU a kernel takes expressions of symbols as one number each; equal
+// ones are compiled once.
 void share_kernels(Schedule& s, const Options& o);
 
 // Operators of our own that take ATen's arguments and fall back on it take its place. In the plan, not in the graph: to

@@ -1,6 +1,7 @@
 // Replaces numbers of a kernel by size arguments where nothing depends on their values, and joins kernels that became
 // equal. Numbers are constants, and whatever a launch can compute of the sizes of its call: a kernel that is handed
-// s0*((s1 + 1) // 2) as one number serves all layers that differ in it.
+// s0*((s1 + 1) // 2) as one number serves all layers that differ in it. Kernels of a GPU keep their constants, and of
+// expressions the factors that are: Triton chooses wide loads by what divides sizes.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -33,11 +34,24 @@ bool is_of_sizes(const Kernel& k, sym::Expr e) {
   return std::ranges::all_of(variables, [&](sym::Expr v) { return std::ranges::find(k.sizes, v) != k.sizes.end(); });
 }
 
+// What all terms of e are multiples of.
+int64_t content(sym::Expr e) {
+  const auto of_term = [](sym::Expr t) {
+    if (t.is_const()) return std::abs(t.value());
+    const bool scaled = t.kind() == sym::Kind::kMul && t.operands()[0].is_const();
+    return scaled ? std::abs(t.operands()[0].value()) : int64_t{1};
+  };
+  if (e.kind() != sym::Kind::kAdd) return of_term(e);
+  int64_t out = 0;
+  for (sym::Expr t : e.operands()) out = std::gcd(out, of_term(t));
+  return out;
+}
+
 // Walks a kernel and visits its numbers in a fixed order. Open ones are those that may become size arguments. Reading
 // collects them and spells everything else into `skeleton`; writing puts given expressions in their place.
 class Walk {
  public:
-  Walk(const Kernel& k, bool frozen) : k_(k), frozen_(frozen) {
+  Walk(const Kernel& k, bool frozen, bool on_gpu) : k_(k), frozen_(frozen), on_gpu_(on_gpu) {
     if (k.vector == Vector::kOuter) lanes_ = k.outer.back().var;
   }
 
@@ -90,13 +104,14 @@ class Walk {
   }
   // A constant, if they are open there, or an expression of sizes: nothing rests on what it is.
   sym::Expr number(sym::Expr e, bool open) {
-    if (e.is_const() ? !open || e.value() <= 0 : !is_of_sizes(e)) {
+    if (e.is_const() ? !open || on_gpu_ || e.value() <= 0 : !is_of_sizes(e)) {
       spell(e.str());
       return e;
     }
-    if (values_) return (*values_)[next_++];
-    spell("#");
-    numbers.push_back(e);
+    const int64_t factor = on_gpu_ ? content(e) : 1;
+    if (values_) return sym::Expr(factor) * (*values_)[next_++];
+    spell("#", factor);
+    numbers.push_back(sym::floordiv(e, factor));
     return e;
   }
   bool is_of_sizes(sym::Expr e) const { return !k_.sizes.empty() && planner::is_of_sizes(k_, e); }
@@ -210,7 +225,7 @@ class Walk {
   }
 
   const Kernel& k_;
-  bool frozen_;
+  bool frozen_, on_gpu_;
   sym::Expr lanes_ = 0;
   const std::vector<sym::Expr>* values_ = nullptr;
   size_t next_ = 0;
@@ -241,16 +256,18 @@ struct Member {
   std::vector<sym::Expr> numbers;
   size_t of_params;
 };
-std::vector<std::vector<Member>> kernels_alike(const std::vector<Kernel>& kernels, const std::vector<bool>& running) {
+std::vector<std::vector<Member>> kernels_alike(const std::vector<Kernel>& kernels, const std::vector<bool>& running,
+                                               bool on_gpu) {
   std::map<std::string, size_t> groups;
   std::vector<std::vector<Member>> out;
   for (size_t i = 0; i < kernels.size(); ++i) {
     const Kernel& k = kernels[i];
     if (rests_on_extents(k)) continue;
-    Walk walk(k, !running[i]);
+    Walk walk(k, !running[i], on_gpu);
     walk.run(nullptr);
     std::string key = (running[i] ? "r" : "f") + std::move(walk.skeleton);
     for (const std::string& e : k.errors) key += e;
+    if (on_gpu) key = std::to_string(i);  // those of products are numbered behind them; equal texts are compiled once
     const auto [it, fresh] = groups.try_emplace(std::move(key), out.size());
     if (fresh) out.emplace_back();
     out[it->second].push_back({static_cast<int32_t>(i), std::move(walk.numbers), walk.of_params});
@@ -266,15 +283,18 @@ struct Arguments {
   std::vector<std::vector<sym::Expr>> columns;  // by argument: its value for each member
 };
 
-// A variable's name says its range, since a name has one range in a process.
-sym::Expr argument(size_t i, const std::vector<sym::Expr>& column) {
+// A variable's name says its range and its hint, since a name has one of each in a process.
+sym::Expr argument(size_t i, const std::vector<sym::Expr>& column, bool on_gpu) {
   int64_t least = 1;
   for (sym::Expr e : column) least = std::min(least, e.range().lo);
   const char* letter = least == 1 ? "n" : least == 0 ? "z" : "w";
-  return sym::var(letter + std::to_string(i), {least >= 0 ? least : -sym::Range::kInf, sym::Range::kInf}, 16);
+  std::string name = letter + std::to_string(i);
+  const int64_t hint = on_gpu ? column[0].hint() : 16;  // (blocks are chosen by it there)
+  if (on_gpu) name += "_" + std::to_string(hint);
+  return sym::var(name, {least >= 0 ? least : -sym::Range::kInf, sym::Range::kInf}, hint);
 }
 
-Arguments arguments_of(const std::vector<Member>& members) {
+Arguments arguments_of(const std::vector<Member>& members, bool on_gpu) {
   const Member& first = members[0];
   Arguments out;
   std::map<std::vector<const sym::Node*>, sym::Expr> by_column;
@@ -295,7 +315,7 @@ Arguments arguments_of(const std::vector<Member>& members) {
     }
     const auto [it, fresh] = by_column.try_emplace(std::move(nodes), sym::Expr(0));
     if (fresh) {
-      it->second = argument(out.vars.size(), column);
+      it->second = argument(out.vars.size(), column, on_gpu);
       out.vars.push_back(it->second);
       out.columns.push_back(std::move(column));
     }
@@ -326,19 +346,22 @@ std::vector<sym::Expr> sizes_left(const Kernel& k) {
 
 void share_kernels(Schedule& s, const Options& o) {
   if (!o.share) return;
+  const auto launches = [&](const plan::Step& step) {  // (a GPU's products are numbered behind the kernels)
+    return step.kind == plan::StepKind::kLaunch && static_cast<size_t>(step.kernel) < s.kernels.size();
+  };
   std::vector<bool> running(s.kernels.size());
   for (const plan::Step& step : s.plan.steps)
-    if (step.kind == plan::StepKind::kLaunch) running[step.kernel] = true;
+    if (launches(step)) running[step.kernel] = true;
 
   std::vector<int32_t> stands_for(s.kernels.size());  // by kernel: the one that is launched instead
   std::iota(stands_for.begin(), stands_for.end(), 0);
   std::vector<std::vector<sym::Expr>> sizes(s.kernels.size());  // by kernel: what its launches hand over
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = s.kernels[i].sizes;
-  for (const std::vector<Member>& members : kernels_alike(s.kernels, running)) {
-    const Arguments arguments = arguments_of(members);
+  for (const std::vector<Member>& members : kernels_alike(s.kernels, running, s.on_gpu())) {
+    const Arguments arguments = arguments_of(members, s.on_gpu());
     if (members.size() < 2 && arguments.vars.empty()) continue;
     const int32_t first = members[0].kernel;
-    Kernel general = Walk(s.kernels[first], !running[first]).run(&arguments.values);
+    Kernel general = Walk(s.kernels[first], !running[first], s.on_gpu()).run(&arguments.values);
     const std::vector<sym::Expr> left = sizes_left(general);
     general.sizes = arguments.vars;
     general.sizes.insert(general.sizes.end(), left.begin(), left.end());
@@ -355,19 +378,18 @@ void share_kernels(Schedule& s, const Options& o) {
   }
 
   std::vector<int32_t> number(s.kernels.size(), -1);
-  std::vector<Kernel> kept;
-  for (size_t i = 0; i < s.kernels.size(); ++i) {
-    if (stands_for[i] != static_cast<int32_t>(i)) continue;
-    number[i] = static_cast<int32_t>(kept.size());
-    kept.push_back(std::move(s.kernels[i]));
-  }
+  int32_t kept = 0;
+  for (size_t i = 0; i < s.kernels.size(); ++i)
+    if (stands_for[i] == static_cast<int32_t>(i)) number[i] = kept++;
   for (auto* steps : {&s.plan.frozen_steps, &s.plan.steps})
     for (plan::Step& step : *steps) {
-      if (step.kind != plan::StepKind::kLaunch) continue;
+      if (!launches(step)) continue;
       step.sizes = sizes[step.kernel];
       step.kernel = number[stands_for[step.kernel]];
     }
-  s.kernels = std::move(kept);
+  for (size_t i = 0; i < s.kernels.size(); ++i)
+    if (number[i] >= 0 && number[i] != static_cast<int32_t>(i)) s.kernels[number[i]] = std::move(s.kernels[i]);
+  s.kernels.resize(static_cast<size_t>(kept));
 }
 
 }  // namespace flashover::planner

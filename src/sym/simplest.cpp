@@ -48,13 +48,13 @@ Expr without_common_factors(Expr e, const LeastOf& least) {
 }
 
 // scale * e + rest, where no number but 1 divides e, which has no constant term; scale > 0.
-struct Scaled {
+struct PrimitivePart {
   int64_t scale = 1;
   Expr e;
   int64_t rest = 0;
 };
-std::optional<Scaled> scaled(Expr sum) {
-  Scaled out{.scale = 0, .e = 0};
+std::optional<PrimitivePart> primitive_part(Expr sum) {
+  PrimitivePart out{.scale = 0, .e = 0};
   for (Expr t : terms_of(sum)) {
     if (t.is_const())
       out.rest = t.value();
@@ -80,7 +80,7 @@ void bound(Expr e, int64_t number, bool upper, const LeastOf& least, std::vector
     return bound(parts[0], number * by + (upper ? by - 1 : 0), upper, least, out);
   }
   if (e.kind() == Kind::kAdd || (e.kind() == Kind::kMul && parts[0].is_const())) {
-    const std::optional<Scaled> s = scaled(e);
+    const std::optional<PrimitivePart> s = primitive_part(e);
     if (s && (s->scale > 1 || s->rest != 0) && std::abs(number) < kLarge && std::abs(s->rest) < kLarge) {
       const Expr room = Expr(number - s->rest);
       const Expr limit = upper ? floordiv(room, Expr(s->scale)) : ceildiv(room, Expr(s->scale));
@@ -119,7 +119,7 @@ bool is_about_one_size(const SizeGuard& fact) {
 
 std::vector<SizeGuard> simplest_order(const SizeGuard& fact, const LeastOf& least) {
   const Expr difference = without_common_factors(fact.b - fact.a, least);
-  const std::optional<Scaled> s = scaled(difference);
+  const std::optional<PrimitivePart> s = primitive_part(difference);
   if (!s) return {fact};
   // scale * e + rest is at least 0, or 1.
   std::vector<SizeGuard> out;
@@ -133,7 +133,7 @@ std::vector<SizeGuard> simplest_order(const SizeGuard& fact, const LeastOf& leas
 
 std::vector<SizeGuard> simplest_difference(const SizeGuard& fact, const LeastOf& least) {
   const Expr difference = without_common_factors(fact.b - fact.a, least);
-  const std::optional<Scaled> s = scaled(difference);
+  const std::optional<PrimitivePart> s = primitive_part(difference);
   if (!s) return {fact};
   if (fact.relation == Relation::kNotEqual && s->rest == 0 && s->e.kind() == Kind::kMul) {
     std::vector<SizeGuard> out;
