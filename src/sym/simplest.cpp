@@ -70,7 +70,7 @@ std::optional<PrimitivePart> primitive_part(Expr sum) {
   return out;
 }
 
-// number <= e, or with `negative` e <= number, in simpler words.
+// number <= e, or (`upper`) e <= number, in simpler words.
 void bound(Expr e, int64_t number, bool upper, const LeastOf& least, std::vector<SizeGuard>& out) {
   const auto parts = e.operands();
   constexpr int64_t kLarge = int64_t{1} << 40;  // (nothing overflows below)

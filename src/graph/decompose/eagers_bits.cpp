@@ -45,7 +45,7 @@ constexpr const char* kSums[] = {op::add_Tensor,  op::add_Scalar,  op::sub_Tenso
                                  op::rsub_Tensor, op::rsub_Scalar, op::threshold};
 
 // Of floats on a GPU: its compiler contracts a product with the sum behind it, and ATen divides by numbers otherwise.
-constexpr const char* kProducts[] = {op::mul_Tensor, op::mul_Scalar, op::div_Tensor, op::div_Scalar};
+constexpr const char* kProductsOfEager[] = {op::mul_Tensor, op::mul_Scalar, op::div_Tensor, op::div_Scalar};
 
 template <size_t n>
 bool is_among(const char* const (&names)[n], std::string_view name) {
@@ -85,7 +85,7 @@ bool takes_number(const Graph& g, const Node& n) {
 
 bool has_eagers_bits(const Graph& g, const Node& n) {
   if (n.op->is_prim() || all_whole(g, n)) return true;
-  if (is_among(kProducts, n.op->name) && g.type(n.outs.at(0)).device.type == DeviceType::kCUDA) return false;
+  if (is_among(kProductsOfEager, n.op->name) && g.type(n.outs.at(0)).device.type == DeviceType::kCUDA) return false;
   if (is_among(kExact, n.op->name)) return true;
   if (!is_among(kSums, n.op->name)) return false;
   if (is_reduced(g.type(n.outs.at(0)).dtype) && takes_number(g, n)) return false;
