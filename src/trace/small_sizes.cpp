@@ -217,12 +217,14 @@ class SmallReplay {
            op::is_any_of(n.op->name, {op::convolution, op::convolution_backward});
   }
 
-  // What no rule says was asked of the sizes and strides as they were recorded.
+  // What no rule says was asked of the sizes and strides as they were recorded. Attention looks at where elements lie
+  // (a mask that is expanded to a batch of one has another stride there, over one element).
   bool as_recorded(const graph::Node& n) {
+    const auto alike = n.op->name == op::scaled_dot_product_attention ? same_places : same_types;
     bool same = true;
     for (const Arg& a : n.args)
       graph::for_each_ref(a, [&](ValueId v) {
-        same = same && (!changed_[static_cast<size_t>(v)] || same_types(types_[static_cast<size_t>(v)], recorded(v)));
+        same = same && (!changed_[static_cast<size_t>(v)] || alike(types_[static_cast<size_t>(v)], recorded(v)));
       });
     for (ValueId v : n.outs) same = same && (v == kNoValue || take(v, recorded(v)));
     return same;

@@ -382,3 +382,23 @@ def test_gradients_of_mirrored_borders_have_symbols_for_sizes() -> None:
         with torch.no_grad():
             t = _C.trace_function(run, inputs, symbolic={"x": [0, 2, 3], "g": [0, 2, 3]})
         assert t.output_types == ["f32[s0,4,s1,s2]@cuda:0"]
+
+
+def test_a_mask_of_one_row_is_no_version_of_its_own() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        n, rows, _ = x.shape
+        q = x.view(n, rows, 4, 16).transpose(1, 2)
+        mask = torch.ones(1, 1, rows, rows, dtype=torch.bool, device=x.device).expand(n, -1, -1, -1)
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask).transpose(1, 2).contiguous()
+
+    x = cuda(5, 24, 64)
+    with torch.no_grad():
+        t = _C.trace_function(lambda: [f(x)], [("x", "user", x)], symbolic={"x": [0, 1]})
+    assert t.size_guards == ["1 <= s0", "1 <= s1"]
+
+
+def test_shuffled_pixels_that_lie_channels_last() -> None:
+    x = _C.cuda_stand_in(torch.empty(5, 12, 24, 26).to(memory_format=torch.channels_last))
+    with torch.no_grad():
+        t = _C.trace_function(lambda: [F.pixel_shuffle(x, 2)], [("x", "user", x)], symbolic={"x": [0, 2, 3]})
+    assert t.output_types == ["f32[s0,3,2*s1,2*s2]@cuda:0"]

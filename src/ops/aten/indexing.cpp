@@ -372,16 +372,19 @@ bool pixel_shuffle(In in, Types& outs) {
   // The CPU's kernels keep the format; elsewhere they are reshapes.
   const MemoryFormat format = suggest_format(*x);
   const bool keeps = x->device.type == DeviceType::kCPU && (format == MemoryFormat::kContiguous || x->rank() == 4);
-  if (!keeps && (!contiguous(*x) || format != MemoryFormat::kContiguous)) return false;
   Sizes s = x->sizes;
   size_t n = s.size();
+  // Channels that lie last become rows and columns in memory of their own, but where there is one of those.
+  const bool copies = up && *r > 1 && x->device.type == DeviceType::kCUDA && format == MemoryFormat::kChannelsLast &&
+                      sym::known_lt(1, s[n - 2]) && sym::known_lt(1, s[n - 1]);
+  if (!keeps && !copies && (!contiguous(*x) || format != MemoryFormat::kContiguous)) return false;
   if (!up && (!sym::known_divisible(s[n - 1], *r) || !sym::known_divisible(s[n - 2], *r))) return false;
   if (up && !sym::known_divisible(s[n - 3], *r * *r)) return false;
   s[n - 3] = up ? sym::floordiv(s[n - 3], *r * *r) : s[n - 3] * (*r * *r);
   s[n - 2] = up ? s[n - 2] * *r : sym::floordiv(s[n - 2], *r);
   s[n - 1] = up ? s[n - 1] * *r : sym::floordiv(s[n - 1], *r);
   TensorType out = fresh(*x, x->dtype, s);
-  auto strides = format_strides(s, format);
+  auto strides = format_strides(s, copies ? MemoryFormat::kContiguous : format);
   if (!strides) return false;
   out.strides = std::move(*strides);
   return one(outs, std::move(out));
