@@ -7,7 +7,9 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -62,7 +64,12 @@ void Queue::run(BackgroundJob& job) {
   job.stop.deadline =
       Steady::now() + std::chrono::duration_cast<Steady::duration>(std::chrono::duration<double>(job.seconds));
   work_unattended(&job.stop);
-  job.work();
+  try {
+    job.work();
+  } catch (const std::exception& e) {  // its calls stay eager
+    PySys_WriteStderr("flashover: a compilation in the background ended: %.500s\n", e.what());
+    job.dropped();
+  }
   work_unattended(nullptr);
   if (PyErr_Occurred()) PyErr_WriteUnraisable(nullptr);
   job.work = job.dropped = nullptr;  // what they hold goes while the GIL is held
@@ -99,7 +106,14 @@ void compile_later(const std::shared_ptr<BackgroundJob>& job) {
   job->process = q.process;
   const std::lock_guard held(q.mutex);
   if (q.ends) return job->dropped();
-  if (!q.thread.joinable()) q.thread = std::thread([&q] { q.loop(); });
+  if (!q.thread.joinable())
+    q.thread = std::thread([&q] {
+      try {
+        q.loop();
+      } catch (const std::exception&) {  // (run() has said what a job threw)
+        static_cast<void>(std::fputs("flashover: nothing is compiled in the background any more\n", stderr));
+      }
+    });
   q.jobs.push_back(job);
   q.changed.notify_all();
 }
