@@ -87,7 +87,8 @@ def measure(row: Row, options: argparse.Namespace) -> Row:
     inputs = [*bench.tensors(list(args)), *bench.tensors(kwargs)]
     calls: dict[str, bench.Call] = {"eager": lambda: model(*args, **kwargs)}
     for key in ["flashover", *["inductor"] * options.inductor]:
-        calls[key] = lambda way=training.compiled(key, model): way(*args, **kwargs)
+        way = training.compiled(key, model)
+        calls[key] = lambda way=way: way(*args, **kwargs)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         path = exported(model, args, kwargs, folder)
         calls["onnxruntime"] = onnxruntime_call(path, inputs, row["threads"])
