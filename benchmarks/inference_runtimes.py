@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -98,24 +97,6 @@ def measure(row: Row, options: argparse.Namespace) -> Row:
         return row | {"wrong": wrong, "seconds": bench.interleaved(calls, options.seconds)}
 
 
-def run_row(row: Row, options: argparse.Namespace) -> Row:
-    cores = sorted(os.sched_getaffinity(0))[: row["threads"]]
-    arguments = [
-        "--row",
-        json.dumps(row),
-        "--seconds",
-        str(options.seconds),
-        *["--no-inductor"] * (not options.inductor),
-    ]
-    with bench.empty_caches(cores) as environment:
-        try:
-            row = bench.child(__file__, arguments, environment, cores, 900)
-        except Exception as failure:  # a row that fails is a result, and the others must go on
-            row = row | {"failed": f"{type(failure).__name__}: {failure}"[:300]}
-    print(row, file=sys.stderr, flush=True)
-    return row
-
-
 def table(rows: list[Row]) -> str:
     keys = [key for key in WAYS if any(key in r.get("seconds", {}) for r in rows)]
     out = ["| model | flashover ms | " + " | ".join(f"{key} / flashover" for key in keys) + " | wrong |"]
@@ -138,10 +119,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of interleaved calls a row")
-    parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--row", help=argparse.SUPPRESS)
+    thread_counts.add_row_options(parser)
     options = parser.parse_args()
     if options.row:
         print(json.dumps(measure(json.loads(options.row), options)))
@@ -149,7 +127,8 @@ def main() -> None:
     everything: list[Row] = []
     for threads in map(int, options.threads.split(",")):
         wanted = [{"model": m, "threads": threads, "batch": options.batch} for m in options.models.split(",")]
-        rows = [run_row(row, options) for row in wanted]
+        cores = sorted(os.sched_getaffinity(0))[:threads]
+        rows = [thread_counts.run_row(row, options, cores, __file__) for row in wanted]
         print(f"\n{threads} threads, batch {options.batch}\n\n{table(rows)}", flush=True)
         everything += rows
         if options.json:

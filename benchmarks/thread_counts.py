@@ -84,7 +84,8 @@ def measure(row: Row, options: argparse.Namespace) -> Row:
         return row | {"seconds": bench.interleaved(calls, options.seconds)}
 
 
-def run_row(row: Row, options: argparse.Namespace, cores: list[int]) -> Row:
+def run_row(row: Row, options: argparse.Namespace, cores: list[int], script: str = __file__) -> Row:
+    """`script` measures it in a process of its own, given --row."""
     with bench.empty_caches(cores) as environment:
         arguments = [
             "--row",
@@ -94,7 +95,7 @@ def run_row(row: Row, options: argparse.Namespace, cores: list[int]) -> Row:
             *["--no-inductor"] * (not options.inductor),
         ]
         try:
-            row = bench.child(__file__, arguments, environment, cores, 900)
+            row = bench.child(script, arguments, environment, cores, 900)
         except Exception as failure:  # a row that fails is a result, and the others must go on
             row = row | {"failed": f"{type(failure).__name__}: {failure}"[:200]}
     print(row, file=sys.stderr, flush=True)
@@ -150,6 +151,14 @@ def table(rows: list[Row], key: str) -> Iterator[str]:
     yield "| geometric mean | " + " | ".join(f"{bench.geomean(v):.2f}x" if v else "" for v in found.values()) + " | |"
 
 
+def add_row_options(parser: argparse.ArgumentParser) -> None:
+    """What run_row hands on, and where the rows go."""
+    parser.add_argument("--seconds", type=float, default=4.0, help="of interleaved calls a row")
+    parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", default="1,2,4,8,16,32", help="those that the machine has are taken")
@@ -157,10 +166,7 @@ def main() -> None:
     parser.add_argument("--mode", default="infer,train")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--batch", default="1,16")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of interleaved calls a row")
-    parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--row", help=argparse.SUPPRESS)
+    add_row_options(parser)
     options = parser.parse_args()
     if options.row:
         print(json.dumps(measure(json.loads(options.row), options)))

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "planner/rewrites.h"
+#include "sym/terms.h"
 
 namespace flashover::planner {
 namespace {
@@ -32,19 +33,6 @@ bool is_of_sizes(const Kernel& k, sym::Expr e) {
   std::vector<sym::Expr> variables;
   sym::collect_vars(e, variables);
   return std::ranges::all_of(variables, [&](sym::Expr v) { return std::ranges::find(k.sizes, v) != k.sizes.end(); });
-}
-
-// What all terms of e are multiples of.
-int64_t content(sym::Expr e) {
-  const auto of_term = [](sym::Expr t) {
-    if (t.is_const()) return std::abs(t.value());
-    const bool scaled = t.kind() == sym::Kind::kMul && t.operands()[0].is_const();
-    return scaled ? std::abs(t.operands()[0].value()) : int64_t{1};
-  };
-  if (e.kind() != sym::Kind::kAdd) return of_term(e);
-  int64_t out = 0;
-  for (sym::Expr t : e.operands()) out = std::gcd(out, of_term(t));
-  return out;
 }
 
 // Walks a kernel and visits its numbers in a fixed order. Open ones are those that may become size arguments. Reading
@@ -108,7 +96,7 @@ class Walk {
       spell(e.str());
       return e;
     }
-    const int64_t factor = on_gpu_ ? content(e) : 1;
+    const int64_t factor = on_gpu_ ? sym::content(e) : 1;
     if (values_) return sym::Expr(factor) * (*values_)[next_++];
     spell("#", factor);
     numbers.push_back(sym::floordiv(e, factor));

@@ -10,6 +10,7 @@
 #include "sym/bounded.h"
 #include "sym/found.h"
 #include "sym/simplest.h"
+#include "sym/terms.h"
 
 namespace flashover::sym {
 namespace {
@@ -49,18 +50,6 @@ std::optional<bool> proven(Relation r, Expr a, Expr b) {
       break;
   }
   return std::nullopt;
-}
-
-// What all of its terms are multiples of: 6 of 6*a - 12*b.
-int64_t content(Expr e) {
-  const auto of_term = [](Expr t) {
-    if (t.is_const()) return std::abs(t.value());
-    return t.kind() == Kind::kMul && t.operands()[0].is_const() ? std::abs(t.operands()[0].value()) : int64_t{1};
-  };
-  if (e.kind() != Kind::kAdd) return of_term(e);
-  int64_t out = 0;
-  for (Expr t : e.operands()) out = std::gcd(out, of_term(t));
-  return out;
 }
 
 // Does some term of e have s and something else that is no number as factors?

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <numeric>
 #include <optional>
+
+#include "sym/terms.h"
 
 namespace flashover::sym {
 namespace {
@@ -54,20 +55,11 @@ struct PrimitivePart {
   int64_t rest = 0;
 };
 std::optional<PrimitivePart> primitive_part(Expr sum) {
-  PrimitivePart out{.scale = 0, .e = 0};
-  for (Expr t : terms_of(sum)) {
-    if (t.is_const())
-      out.rest = t.value();
-    else
-      out.scale = std::gcd(out.scale, monomial_of(t).coefficient);
-  }
-  if (out.scale == 0) return std::nullopt;
-  for (Expr t : terms_of(sum)) {
-    if (t.is_const()) continue;
-    const Monomial term = monomial_of(t);
-    out.e += Expr(term.coefficient / out.scale) * product(term.factors);
-  }
-  return out;
+  const int64_t rest = terms_of(sum).back().as_const().value_or(0);
+  const Expr e = sum - Expr(rest);
+  if (e.is_const()) return std::nullopt;
+  const int64_t scale = content(e);
+  return PrimitivePart{scale, floordiv(e, Expr(scale)), rest};
 }
 
 // number <= e, or (`upper`) e <= number, in simpler words.

@@ -8,6 +8,7 @@ import models as bench
 import pytest
 import torch
 import zoo
+from strict_net import Net
 
 import flashover
 
@@ -34,18 +35,6 @@ def test_models(name: str, precision: str) -> None:
         fast = flashover.compile(model, fullgraph=True, options=STRICT)
         for _ in range(2):
             check(bench.tensors(fast(*args, **kwargs)), bench.tensors(model(*args, **kwargs)))
-
-
-class Net(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)
-        self.first, self.layer_norm, self.last = torch.nn.Linear(8, 33), torch.nn.LayerNorm(33), torch.nn.Linear(33, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.nn.functional.gelu(self.norm(self.conv(x))).mean((2, 3))
-        y = self.layer_norm(self.first(y)).sigmoid() * 1.7 - 0.1
-        return torch.nn.functional.log_softmax(self.last(y), -1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
