@@ -25,10 +25,13 @@ def package(
     *,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    prepare: bool = True,
 ) -> None:
     """Writes programs into one file: a torch.export.ExportedProgram (Flashover's or torch's), or several by name.
 
     Equal weights are stored once. The file holds machine code for this kind of machine; mode, options: as compile()'s.
+    prepare: what is computed of weights alone (packed matrices) lies in the file, too: on the same processor, with as
+    many threads, the first call finds it; the file is up to twice as large.
     """
     named = dict(programs) if isinstance(programs, Mapping) else {"forward": programs}
     if not named or not all(isinstance(name, str) and name for name in named):
@@ -41,7 +44,7 @@ def package(
                 f"package() takes ExportedPrograms (flashover.export makes them), not {type(program).__name__}"
             )
         writer.add(name, program, values)
-    writer.write(os.fspath(path))
+    writer.write(os.fspath(path), prepare)
 
 
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Package:
@@ -85,7 +88,7 @@ class AotCompiled:
             path = os.path.join(folder, "function.flash")
             writer = _Writer(several=False)
             writer.add("forward", export(function, args, kwargs), dict(options))
-            writer.write(path)
+            writer.write(path, prepare=True)
             with open(path, "rb") as file:
                 self._bytes = file.read()
             self._package = load(path)
@@ -105,6 +108,7 @@ class Entry:
     def __init__(self, native: Any, index: int, description: dict[str, Any]) -> None:
         self._native, self._index, self._description = native, index, description
         self.name: str = description["name"]
+        self.prepared: int = description["prepared"]  # tensors made of weights alone that calls find in the file
         self._arguments_spec = _spec_of(description["arguments_spec"])
         self._results_spec = _spec_of(description["results_spec"])
         self._values = [json.loads(v) if kind == "value" else None for kind, v in description["results"]]
@@ -297,8 +301,8 @@ class _Writer:
                 return list(self.weights).index(known)
         raise exc.ExportError(f"two weights of entry {entry} are named {name}")
 
-    def write(self, path: str) -> None:
-        _C.write_package(path, self.entries, list(self.weights.items()), self.plans)
+    def write(self, path: str, prepare: bool) -> None:
+        _C.write_package(path, self.entries, list(self.weights.items()), self.plans, prepare)
 
 
 def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -24,12 +24,12 @@ void check_versions(const Manifest& m) {
 Manifest check_package(const Container& file, std::vector<std::vector<plan::Plan>>* plans) {
   Manifest m = decode(file.read(file.find(kManifestSection)));
   check_versions(m);
-  check(m, file.find(kWeightSection).size);
+  check(m, file.find(kWeightSection).size, file.find(kPreparedSection).size);
   for (const PackagedEntry& e : m.entries) {
     std::vector<plan::Plan> of_entry;
-    for (const std::string& section : e.plans) {
-      of_entry.push_back(plan::deserialize(file.read(file.find(section))));
-      check(m, e, of_entry.back());
+    for (const PackagedPlan& p : e.plans) {
+      of_entry.push_back(plan::deserialize(file.read(file.find(p.section))));
+      check(m, e, p, of_entry.back());
     }
     if (plans) plans->push_back(std::move(of_entry));
   }

@@ -9,6 +9,7 @@ namespace flashover::aot {
 
 constexpr const char* kManifestSection = "manifest";
 constexpr const char* kWeightSection = "weights";
+constexpr const char* kPreparedSection = "prepared";
 
 // Throws UserError. plans: by entry, those that it has. (The weights' bytes are looked at where they are mapped.)
 Manifest check_package(const Container& file, std::vector<std::vector<plan::Plan>>* plans = nullptr);

@@ -138,7 +138,7 @@ struct Layout {
       s.name = p.name;
       Hasher hasher;
       for (std::string_view piece : p.pieces) {
-        hasher.bytes(piece.data(), piece.size());
+        if (!p.checked_by_parts) hasher.bytes(piece.data(), piece.size());
         s.size += piece.size();
       }
       s.hash = hasher.finish();
@@ -225,13 +225,6 @@ std::string Container::read(const Section& section) const {
   std::string bytes(section.size, '\0');
   source_->read(section.offset, bytes.data(), bytes.size());
   if (hash_of(bytes) != section.hash) damaged("wrong checksum of the section " + section.name);
-  return bytes;
-}
-
-std::shared_ptr<char> Container::map(const Section& section, bool verify) const {
-  std::shared_ptr<char> bytes = source_->map(section.offset, section.size);
-  if (verify && hash_of({bytes.get(), section.size}) != section.hash)
-    damaged("wrong checksum of the section " + section.name);
   return bytes;
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "run/program.h"
 #include "torch/convert.h"
 
 namespace flashover::aot {
@@ -27,6 +28,33 @@ LoadedEntry::LoadedEntry(const Manifest& manifest, const PackagedEntry& entry, p
     writes_ |= in.written;
   }
   executable_ = run::load(std::move(plan));
+}
+
+// By input of the plan: the weight, or null for an argument.
+static std::vector<c10::TensorImpl*> weight_inputs(const PackagedEntry& entry, const std::vector<at::Tensor>& weights) {
+  std::vector<c10::TensorImpl*> inputs;
+  for (const Binding& b : entry.inputs)
+    inputs.push_back(b.kind == Binding::Kind::kWeight ? weights[static_cast<size_t>(b.index)].unsafeGetTensorImpl()
+                                                      : nullptr);
+  return inputs;
+}
+
+static bool depends_on_weights_alone(const plan::Plan& plan, const PackagedEntry& entry) {
+  return std::ranges::all_of(run::inputs_of_frozen_part(plan), [&](int32_t i) {
+    return entry.inputs[static_cast<size_t>(i)].kind == Binding::Kind::kWeight;
+  });
+}
+
+void LoadedEntry::supply(const std::vector<at::Tensor>& weights, std::vector<at::Tensor> tensors) {
+  if (!depends_on_weights_alone(plan(), entry_)) return;
+  tensors.resize(plan().tensors.size());
+  executable_->supply_frozen(weight_inputs(entry_, weights).data(), std::move(tensors));
+}
+
+std::vector<at::Tensor> frozen_tensors(plan::Plan plan, const PackagedEntry& entry,
+                                       const std::vector<at::Tensor>& weights) {
+  if (!depends_on_weights_alone(plan, entry)) return {};
+  return run::load(std::move(plan))->frozen_tensors(weight_inputs(entry, weights).data());
 }
 
 LoadedEntry::Size LoadedEntry::size_of(sym::Expr e) {

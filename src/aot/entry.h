@@ -20,6 +20,9 @@ class LoadedEntry {
   // The plan may have been made for its values.
   bool counts_on_weight(size_t weight) const;
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& weights, std::span<const at::Tensor> arguments) const;
+  // Calls with these weights find these tensors of the plan's frozen part, by tensor of the plan; undefined ones are
+  // computed.
+  void supply(const std::vector<at::Tensor>& weights, std::vector<at::Tensor> tensors);
 
  private:
   struct Size {
@@ -52,5 +55,10 @@ class LoadedEntry {
   bool writes_ = false;
   std::shared_ptr<run::Executable> executable_;
 };
+
+// What the plan's frozen part makes of these weights, by tensor of the plan; empty: nothing can be said without a call.
+// Throws Declined for a plan for another machine.
+std::vector<at::Tensor> frozen_tensors(plan::Plan plan, const PackagedEntry& entry,
+                                       const std::vector<at::Tensor>& weights);
 
 }  // namespace flashover::aot

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/bytes.h"
+#include "plan/frozen.h"
 #include "plan/sizes.h"
 
 namespace flashover::aot {
@@ -35,34 +36,84 @@ Binding read_binding(ByteReader& r) {
   return b;
 }
 
+void write(ByteWriter& w, const std::vector<int64_t>& numbers) {
+  w.list(numbers, [&](int64_t n) { w.integer(n); });
+}
+std::vector<int64_t> read_numbers(ByteReader& r) {
+  return r.list<int64_t>(1, [&] { return r.integer(); });
+}
+
+DType read_dtype(ByteReader& r) {
+  const auto dtype = static_cast<DType>(r.enumeration<int8_t>(static_cast<int>(DType::kUndefined)));
+  if (info(dtype).bytes == 0) r.fail("unknown dtype");
+  return dtype;
+}
+
+// Where a tensor's bytes lie: of a Weight or a Prepared.
+template <typename T>
+void write_place(ByteWriter& w, const T& t) {
+  w.unsigned_(t.offset);
+  w.unsigned_(t.bytes);
+  w.raw(t.checksum, 8);
+}
+template <typename T>
+void read_place(ByteReader& r, T& t) {
+  t.offset = r.unsigned_();
+  t.bytes = r.unsigned_();
+  t.checksum = r.raw(8);
+}
+
 void write(ByteWriter& w, const Weight& t) {
-  const auto numbers = [&](const std::vector<int64_t>& l) { w.list(l, [&](int64_t n) { w.integer(n); }); };
   w.text(t.name);
   w.integer(static_cast<int>(t.dtype));
   w.integer(static_cast<int>(t.device.type));
-  numbers(t.sizes);
-  numbers(t.strides);
-  w.unsigned_(t.offset);
-  w.unsigned_(t.bytes);
+  write(w, t.sizes);
+  write(w, t.strides);
+  write_place(w, t);
 }
 
 Weight read_weight(ByteReader& r) {
   Weight t;
-  const auto numbers = [&] { return r.list<int64_t>(1, [&] { return r.integer(); }); };
   t.name = r.text();
-  t.dtype = static_cast<DType>(r.enumeration<int8_t>(static_cast<int>(DType::kUndefined)));
-  if (info(t.dtype).bytes == 0) r.fail("unknown dtype");
+  t.dtype = read_dtype(r);
   t.device.type = static_cast<DeviceType>(r.enumeration<int8_t>(2));
-  t.sizes = numbers();
-  t.strides = numbers();
-  t.offset = r.unsigned_();
-  t.bytes = r.unsigned_();
+  t.sizes = read_numbers(r);
+  t.strides = read_numbers(r);
+  read_place(r, t);
   return t;
+}
+
+void write(ByteWriter& w, const PackagedPlan& p) {
+  w.text(p.section);
+  w.list(p.prepared, [&](const Prepared& t) {
+    w.integer(t.tensor);
+    w.integer(static_cast<int>(t.dtype));
+    write(w, t.sizes);
+    write(w, t.strides);
+    w.text(t.layout);
+    write_place(w, t);
+  });
+}
+
+PackagedPlan read_plan(ByteReader& r) {
+  PackagedPlan p;
+  p.section = r.text();
+  p.prepared = r.list<Prepared>(15, [&] {
+    Prepared t;
+    t.tensor = r.small();
+    t.dtype = read_dtype(r);
+    t.sizes = read_numbers(r);
+    t.strides = read_numbers(r);
+    t.layout = r.text();
+    read_place(r, t);
+    return t;
+  });
+  return p;
 }
 
 void write(ByteWriter& w, const PackagedEntry& e) {
   w.text(e.name);
-  w.list(e.plans, [&](const std::string& s) { w.text(s); });
+  w.list(e.plans, [&](const PackagedPlan& p) { write(w, p); });
   w.list(e.inputs, [&](const Binding& b) { write(w, b); });
   w.list(e.arguments, [&](const Argument& a) {
     w.text(a.name);
@@ -83,7 +134,7 @@ void write(ByteWriter& w, const PackagedEntry& e) {
 PackagedEntry read_entry(ByteReader& r) {
   PackagedEntry e;
   e.name = r.text();
-  e.plans = r.list<std::string>(1, [&] { return r.text(); });
+  e.plans = r.list<PackagedPlan>(2, [&] { return read_plan(r); });
   e.inputs = r.list<Binding>(3, [&] { return read_binding(r); });
   e.arguments = r.list<Argument>(4, [&] {
     Argument a;
@@ -105,20 +156,34 @@ PackagedEntry read_entry(ByteReader& r) {
 }
 
 // Elements from the first to one past the last; throws where that is more than memory holds.
-uint64_t span_of(const Weight& t) {
+uint64_t span_of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, const std::string& what) {
   constexpr int64_t kMost = int64_t{1} << 48;
+  if (sizes.size() != strides.size() || sizes.size() > kMostRank) wrong("sizes of " + what);
   int64_t last = 1;
   bool empty = false;
-  for (size_t d = 0; d < t.sizes.size(); ++d) {
-    if (t.sizes[d] < 0 || t.sizes[d] > kMost || t.strides[d] < 0 || t.strides[d] > kMost)
-      wrong("sizes of the weight " + t.name);
-    empty |= t.sizes[d] == 0;
-    if (t.sizes[d] <= 1) continue;
-    if (t.strides[d] > kMost / t.sizes[d]) wrong("sizes of the weight " + t.name);
-    last += (t.sizes[d] - 1) * t.strides[d];
-    if (last > kMost) wrong("sizes of the weight " + t.name);
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] < 0 || sizes[d] > kMost || strides[d] < 0 || strides[d] > kMost) wrong("sizes of " + what);
+    empty |= sizes[d] == 0;
+    if (sizes[d] <= 1) continue;
+    if (strides[d] > kMost / sizes[d]) wrong("sizes of " + what);
+    last += (sizes[d] - 1) * strides[d];
+    if (last > kMost) wrong("sizes of " + what);
   }
   return empty ? 0 : static_cast<uint64_t>(last);
+}
+
+// t: a Weight or a Prepared.
+template <typename T>
+bool lies_inside(const T& t, uint64_t section_bytes) {
+  return t.offset % kWeightAlignment == 0 && t.offset <= section_bytes && t.bytes <= section_bytes - t.offset;
+}
+
+void check(const Prepared& t, uint64_t section_bytes) {
+  const std::string what = "a prepared tensor";
+  if (!lies_inside(t, section_bytes)) wrong(what + " does not lie in its section");
+  if (t.layout.empty() && t.bytes != span_of(t.sizes, t.strides, what) * info(t.dtype).bytes)
+    wrong(what + " has another number of bytes than its sizes");
+  if (!t.layout.empty() && !t.strides.empty()) wrong("strides of " + what);
 }
 
 void check_binding(const Manifest& m, const PackagedEntry& e, const Binding& b) {
@@ -138,12 +203,28 @@ bool fits(const TensorType& type, const Weight& w) {
   return true;
 }
 
+// Each is the tensor that the plan means. (What a library lays out for itself may have other sizes.)
+void check_prepared(const PackagedEntry& e, const PackagedPlan& section, const plan::Plan& p) {
+  const std::vector<plan::TensorId> kept = plan::kept_frozen(p);
+  for (const Prepared& t : section.prepared) {
+    const bool known = std::ranges::binary_search(kept, t.tensor);
+    const TensorType* type = known ? &p.tensors[static_cast<size_t>(t.tensor)].type : nullptr;
+    bool same = known && type->dtype == t.dtype && type->device.type == DeviceType::kCPU;
+    for (size_t d = 0; same && !type->opaque && d < type->rank(); ++d)
+      same = type->rank() == t.sizes.size() && type->sizes[d].as_const() == t.sizes[d] &&
+             type->strides.size() == t.strides.size() && type->strides[d].as_const() == t.strides[d];
+    if (!same || (!type->opaque && type->rank() != t.sizes.size()) || (!type->opaque && !t.layout.empty()))
+      wrong("entry " + e.name + ": a prepared tensor does not fit its plan");
+  }
+}
+
 }  // namespace
 
 std::string encode(const Manifest& m) {
   ByteWriter w;
   w.text(m.torch);
   w.text(m.flashover);
+  w.text(m.machine);
   w.list(m.weights, [&](const Weight& t) { write(w, t); });
   w.list(m.entries, [&](const PackagedEntry& e) { write(w, e); });
   return std::move(w.out);
@@ -155,7 +236,8 @@ Manifest decode(std::string_view bytes) {
   try {
     m.torch = r.text();
     m.flashover = r.text();
-    m.weights = r.list<Weight>(7, [&] { return read_weight(r); });
+    m.machine = r.text();
+    m.weights = r.list<Weight>(15, [&] { return read_weight(r); });
     m.entries = r.list<PackagedEntry>(8, [&] { return read_entry(r); });
   } catch (const InternalError& e) {  // an expression that overflows
     wrong(e.what());
@@ -171,24 +253,26 @@ sym::SizeGuard parse_guard(const std::string& relation, const std::string& a, co
   return {static_cast<sym::Relation>(found - std::begin(kRelations)), expression_of(a), expression_of(b)};
 }
 
-void check(const Manifest& m, uint64_t weight_bytes) {
+void check(const Manifest& m, uint64_t weight_bytes, uint64_t prepared_bytes) {
   std::set<std::string_view> names;
   for (const Weight& t : m.weights) {
     if (!names.insert(t.name).second) wrong("two weights are named " + t.name);
-    if (t.sizes.size() != t.strides.size() || t.sizes.size() > kMostRank) wrong("sizes of the weight " + t.name);
-    if (t.offset % kWeightAlignment != 0 || t.offset > weight_bytes || t.bytes > weight_bytes - t.offset ||
-        t.bytes != span_of(t) * info(t.dtype).bytes)
-      wrong("the weight " + t.name + " does not lie in its section");
+    const std::string what = "the weight " + t.name;
+    if (!lies_inside(t, weight_bytes) || t.bytes != span_of(t.sizes, t.strides, what) * info(t.dtype).bytes)
+      wrong(what + " does not lie in its section");
   }
   names.clear();
   for (const PackagedEntry& e : m.entries) {
     if (!names.insert(e.name).second) wrong("two entries are named " + e.name);
     if (e.plans.empty()) wrong("entry " + e.name + " has no plan");
+    for (const PackagedPlan& p : e.plans)
+      for (const Prepared& t : p.prepared) check(t, prepared_bytes);
   }
   if (m.entries.empty()) wrong("it has no entries");
 }
 
-void check(const Manifest& m, const PackagedEntry& e, const plan::Plan& p) {
+void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& section, const plan::Plan& p) {
+  check_prepared(e, section, p);
   using Kind = Binding::Kind;
   if (e.inputs.size() != p.inputs.size()) wrong("entry " + e.name + " has another number of inputs than its plan");
   std::set<std::string> known;

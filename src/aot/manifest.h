@@ -23,6 +23,7 @@ struct Weight {
   Device device;
   std::vector<int64_t> sizes, strides;
   uint64_t offset = 0, bytes = 0;  // in the section; a multiple of kWeightAlignment
+  uint64_t checksum = 0;           // content_hash of the bytes
 };
 constexpr uint64_t kWeightAlignment = 64;
 
@@ -42,10 +43,25 @@ struct Argument {
   int64_t storage_offset = -1;  // >= 0: the program counts from the start of the storage
 };
 
+// A tensor that a plan computes of weights alone, as the machine computed it that wrote the package. In the section
+// "prepared".
+struct Prepared {
+  int32_t tensor = -1;  // of the plan
+  DType dtype = DType::kUndefined;
+  std::vector<int64_t> sizes, strides;  // strides: none where oneDNN laid it out
+  std::string layout;                   // oneDNN's description of that
+  uint64_t offset = 0, bytes = 0, checksum = 0;
+};
+
+struct PackagedPlan {
+  std::string section;
+  std::vector<Prepared> prepared;
+};
+
 struct PackagedEntry {
   std::string name;
-  std::vector<std::string> plans;  // sections, the best first: one for each kind of machine
-  std::vector<Binding> inputs;     // by input of the plan
+  std::vector<PackagedPlan> plans;  // the best first: one for each kind of machine
+  std::vector<Binding> inputs;      // by input of the plan
   std::vector<Argument> arguments;
   std::vector<Binding> results;
   std::vector<sym::SizeGuard> guards;        // what holds of the size symbols in each call
@@ -54,6 +70,7 @@ struct PackagedEntry {
 
 struct Manifest {
   std::string torch, flashover;  // versions that made it
+  std::string machine;           // machine_of_prepared() there: what was prepared suits the same one
   std::vector<Weight> weights;
   std::vector<PackagedEntry> entries;
 };
@@ -61,9 +78,9 @@ struct Manifest {
 std::string encode(const Manifest& m);
 Manifest decode(std::string_view bytes);
 sym::SizeGuard parse_guard(const std::string& relation, const std::string& a, const std::string& b);  // "<=", texts
-// weight_bytes: of the section.
-void check(const Manifest& m, uint64_t weight_bytes);
-void check(const Manifest& m, const PackagedEntry& e, const plan::Plan& p);
+// By section: how many bytes it has.
+void check(const Manifest& m, uint64_t weight_bytes, uint64_t prepared_bytes);
+void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& section, const plan::Plan& p);
 bool writes_argument(const plan::Plan& p, size_t input);  // a step writes its memory
 
 }  // namespace flashover::aot

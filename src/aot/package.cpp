@@ -1,30 +1,37 @@
 // Loading: the table, the manifest and all plans are read and checked first; then weights are mapped, then code.
 #include "aot/package.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
+#include <atomic>
+#include <map>
 #include <set>
+#include <unordered_map>
 
 #include "aot/check.h"
 #include "aot/container.h"
 #include "aot/entry.h"
+#include "aot/prepared.h"
 #include "base/check.h"
+#include "base/content_hash.h"
 #include "cpu_kernels/operators.h"
+#include "plan/frozen.h"
+#include "run/program.h"
 #include "torch/convert.h"
 
 namespace flashover::aot {
 namespace {
 
-std::vector<at::Tensor> map_weights(const Container& file, const Manifest& m, bool verify) {
-  const std::shared_ptr<char> bytes = file.map(file.find(kWeightSection), verify);
+std::vector<at::Tensor> weights_in(const std::shared_ptr<char>& section, const Manifest& m) {
   std::vector<at::Tensor> out;
   for (const Weight& w : m.weights) {
     const auto options = at::TensorOptions().dtype(aten::to_aten(w.dtype)).device(at::kCPU);
     at::Tensor t = at::from_blob(
-        bytes.get() + w.offset, w.sizes, w.strides, [bytes](void*) {}, options);
+        section.get() + w.offset, w.sizes, w.strides, [section](void*) {}, options);
     if (w.device.type != DeviceType::kCPU) {
       at::Tensor there = at::empty_strided(w.sizes, w.strides, options.device(aten::to_aten(w.device)));
       t = there.copy_(t);
@@ -35,17 +42,47 @@ std::vector<at::Tensor> map_weights(const Container& file, const Manifest& m, bo
 }
 
 // The first plan that this machine can run.
-std::unique_ptr<LoadedEntry> load_entry(const Manifest& m, const PackagedEntry& e, std::vector<plan::Plan> plans) {
+size_t fitting_plan(const PackagedEntry& e, const std::vector<plan::Plan>& plans) {
   std::string why;
-  for (plan::Plan& p : plans) {
-    const std::string target = p.target;
+  for (size_t i = 0; i < plans.size(); ++i) {
     try {
-      return std::make_unique<LoadedEntry>(m, e, std::move(p));
+      run::device_here(plans[i]);
+      return i;
     } catch (const Declined& d) {
-      why += "\n- for " + target + ": " + d.reason;
+      why += "\n- for " + plans[i].target + ": " + d.reason;
     }
   }
   throw UserError("entry " + e.name + " of the package does not run on this machine:" + why);
+}
+
+// T: Weight or Prepared. Throws UserError where the bytes are not those that were written.
+template <typename T>
+void verify_bytes(const std::vector<const T*>& parts, const char* section, const std::string& what) {
+  std::atomic<bool> damaged = false;
+  at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T& part = *parts[static_cast<size_t>(i)];
+      if (content_hash(section + part.offset, part.bytes) != part.checksum) damaged = true;
+    }
+  });
+  if (damaged) throw UserError("damaged package: wrong checksum of " + what);
+}
+
+bool is_complete(const std::vector<Prepared>& prepared, const plan::Plan& p) {
+  return std::ranges::all_of(plan::kept_frozen(p), [&](plan::TensorId t) {
+    return std::ranges::any_of(prepared, [&](const Prepared& q) { return q.tensor == t; });
+  });
+}
+
+// Marks the weights that calls of an entry read. prepared: that they find.
+void mark_read(const PackagedEntry& e, const plan::Plan& p, const std::vector<Prepared>& prepared,
+               std::vector<bool>& read) {
+  const bool complete = is_complete(prepared, p);
+  for (size_t i = 0; i < e.inputs.size(); ++i)
+    if (e.inputs[i].kind == Binding::Kind::kWeight && !(complete && p.inputs[i].frozen))
+      read[static_cast<size_t>(e.inputs[i].index)] = true;
+  for (const Binding& b : e.results)
+    if (b.kind == Binding::Kind::kWeight) read[static_cast<size_t>(b.index)] = true;
 }
 
 // What a weight's bytes are: gaps between its elements are zeros.
@@ -67,13 +104,44 @@ std::string_view bytes_of(const at::Tensor& t) {
   return {static_cast<const char*>(t.const_data_ptr()), count};
 }
 
-// Fills in the weights' types and places; equal ones that nothing writes lie in one place.
-std::vector<std::string_view> lay_out(Manifest& m, const std::vector<at::Tensor>& tensors,
-                                      const std::set<int32_t>& written) {
-  static const std::string zeros(kWeightAlignment, '\0');
-  std::vector<std::string_view> pieces;
-  std::unordered_map<Hash128, uint64_t> known;
-  uint64_t at = 0;
+// A section of aligned pieces, equal ones once.
+class Pool {
+ public:
+  explicit Pool(std::string name) : part_{std::move(name), {}, /*checked_by_parts=*/true} {}
+  // place: a Weight or a Prepared. alone: nothing else may lie there.
+  template <typename T>
+  void put(std::string_view bytes, bool alone, T& place) {
+    place.bytes = bytes.size();
+    place.checksum = content_hash(bytes.data(), bytes.size());
+    if (!alone)
+      for (auto [at, end] = known_.equal_range(place.checksum); at != end; ++at)
+        if (at->second.bytes == bytes) {
+          place.offset = at->second.offset;
+          return;
+        }
+    place.offset = size_;
+    if (!alone) known_.insert({place.checksum, {bytes, size_}});
+    static const std::string zeros(kWeightAlignment, '\0');
+    const uint64_t padding = (kWeightAlignment - bytes.size() % kWeightAlignment) % kWeightAlignment;
+    part_.pieces.push_back(bytes);
+    part_.pieces.push_back(std::string_view(zeros).substr(0, padding));
+    size_ += bytes.size() + padding;
+  }
+  uint64_t size() const { return size_; }
+  const Part& part() const { return part_; }
+
+ private:
+  struct Known {
+    std::string_view bytes;
+    uint64_t offset;
+  };
+  Part part_;
+  uint64_t size_ = 0;
+  std::unordered_multimap<uint64_t, Known> known_;
+};
+
+// Fills in the weights' types and places.
+void lay_out(Manifest& m, const std::vector<at::Tensor>& tensors, const std::set<int32_t>& written, Pool& pool) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     Weight& w = m.weights[i];
     const at::Tensor& t = tensors[i];
@@ -81,22 +149,8 @@ std::vector<std::string_view> lay_out(Manifest& m, const std::vector<at::Tensor>
     w.device.type = aten::from_aten(t.device()).type;
     w.sizes = t.sizes().vec();
     w.strides = t.strides().vec();
-    const std::string_view bytes = bytes_of(t);
-    w.bytes = bytes.size();
-    const Hash128 hash = Hasher().number(bytes.size()).bytes(bytes.data(), bytes.size()).finish();
-    const bool shared = !written.contains(static_cast<int32_t>(i));
-    if (const auto found = known.find(hash); shared && found != known.end()) {
-      w.offset = found->second;
-      continue;
-    }
-    w.offset = at;
-    if (shared) known.emplace(hash, at);
-    pieces.push_back(bytes);
-    const uint64_t padding = (kWeightAlignment - bytes.size() % kWeightAlignment) % kWeightAlignment;
-    pieces.push_back(std::string_view(zeros).substr(0, padding));
-    at += bytes.size() + padding;
+    pool.put(bytes_of(t), written.contains(static_cast<int32_t>(i)), w);
   }
-  return pieces;
 }
 
 void find_written(const PackagedEntry& e, const plan::Plan& p, std::set<int32_t>& written) {
@@ -115,10 +169,26 @@ void check_apart(const Manifest& m, const std::vector<at::Tensor>& tensors, cons
     }
 }
 
-uint64_t total(const std::vector<std::string_view>& pieces) {
-  uint64_t n = 0;
-  for (std::string_view p : pieces) n += p.size();
-  return n;
+using Plans = std::map<std::string, plan::Plan>;  // by section
+
+const plan::Plan& plan_of(const Plans& plans, const PackagedPlan& p) {
+  const auto found = plans.find(p.section);
+  FLASHOVER_CHECK(found != plans.end()) << "an entry without its plan";
+  return found->second;
+}
+
+// Fills in what plans for this machine compute of weights alone; what is returned keeps the bytes.
+std::vector<at::Tensor> add_prepared(Manifest& m, const Plans& plans, const std::vector<at::Tensor>& weights,
+                                     Pool& pool) {
+  std::vector<at::Tensor> keep;
+  for (PackagedEntry& e : m.entries)
+    for (PackagedPlan& packaged : e.plans)
+      for (PreparedTensor& p : prepare(plan_of(plans, packaged), e, weights)) {
+        pool.put(p.bytes, false, p.about);
+        packaged.prepared.push_back(std::move(p.about));
+        keep.push_back(std::move(p.tensor));
+      }
+  return keep;
 }
 
 }  // namespace
@@ -129,15 +199,50 @@ std::shared_ptr<Package> Package::load(const std::string& path, const OpenOption
   std::shared_ptr<Package> p(new Package);
   const Container file(open_file(path));
   std::vector<std::vector<plan::Plan>> plans;
-  p->manifest_ = check_package(file, &plans);
-  std::vector<at::Tensor> weights = map_weights(file, p->manifest_, options.verify_weights);
+  Manifest& m = p->manifest_ = check_package(file, &plans);
+  const bool suits = m.machine == machine_of_prepared();
+  std::vector<bool> read(m.weights.size());
+  std::vector<const Prepared*> found;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const size_t at = p->chosen_.emplace_back(fitting_plan(m.entries[i], plans[i]));
+    if (!suits) m.entries[i].plans[at].prepared.clear();
+    for (const Prepared& t : p->prepared(i)) found.push_back(&t);
+    mark_read(m.entries[i], plans[i][at], p->prepared(i), read);
+  }
+  p->weight_bytes_ = file.map(file.find(kWeightSection));
+  p->unverified_.assign(m.weights.size(), options.verify_weights);
+  p->verify(read);
+  p->prepared_bytes_ = file.map(file.find(kPreparedSection));
+  if (options.verify_weights) verify_bytes(found, p->prepared_bytes_.get(), "prepared tensors");
+  std::vector<at::Tensor> weights = weights_in(p->weight_bytes_, m);
   for (size_t i = 0; i < plans.size(); ++i)
-    p->entries_.push_back(load_entry(p->manifest_, p->manifest_.entries[i], std::move(plans[i])));
+    p->entries_.push_back(std::make_unique<LoadedEntry>(m, m.entries[i], std::move(plans[i][p->chosen_[i]])));
   for (size_t w = 0; w < weights.size(); ++w)
     if (std::ranges::any_of(p->entries_, [&](const auto& e) { return e->writes_weight(w); }))
       weights[w] = weights[w].clone();  // whatever else lies in its place
   p->weights_ = std::make_shared<const Weights>(std::move(weights));
+  p->supply_prepared();
   return p;
+}
+
+void Package::supply_prepared() {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (prepared(i).empty()) continue;
+    std::vector<at::Tensor> tensors(entries_[i]->plan().tensors.size());
+    for (const Prepared& t : prepared(i)) tensors[static_cast<size_t>(t.tensor)] = restore(t, prepared_bytes_);
+    entries_[i]->supply(*weights_, std::move(tensors));
+  }
+}
+
+// Those that were not yet, and only once.
+void Package::verify(const std::vector<bool>& which) const {
+  const std::lock_guard lock(verifying_);
+  std::vector<const Weight*> parts;
+  for (size_t i = 0; i < which.size(); ++i)
+    if (which[i] && unverified_[i]) parts.push_back(&manifest_.weights[i]);
+  verify_bytes(parts, weight_bytes_.get(), "weights");
+  for (size_t i = 0; i < which.size(); ++i)
+    if (which[i]) unverified_[i] = false;
 }
 
 Package::~Package() = default;
@@ -160,10 +265,14 @@ std::vector<at::Tensor> Package::run(size_t entry, std::span<const at::Tensor> a
   return entries_.at(entry)->run(*weights, arguments);
 }
 
-std::vector<at::Tensor> Package::weights() const { return *current(); }
+std::vector<at::Tensor> Package::weights() const {
+  verify(std::vector<bool>(manifest_.weights.size(), true));
+  return *current();
+}
 
 void Package::exchange(const std::vector<std::pair<std::string, at::Tensor>>& weights) {
   const std::lock_guard one_at_a_time(exchanging_);
+  verify(std::vector<bool>(manifest_.weights.size(), true));
   auto made = std::make_shared<Weights>(*current());
   for (const auto& [name, value] : weights) {
     const auto found = std::ranges::find_if(manifest_.weights, [&](const Weight& w) { return w.name == name; });
@@ -183,27 +292,32 @@ void Package::exchange(const std::vector<std::pair<std::string, at::Tensor>>& we
 }
 
 void write_package(const std::string& path, Manifest manifest, const std::vector<at::Tensor>& weights,
-                   const std::vector<std::pair<std::string, std::string>>& plans) {
+                   const std::vector<std::pair<std::string, std::string>>& plans, bool with_prepared) {
   FLASHOVER_CHECK(manifest.weights.size() == weights.size()) << "a weight without a tensor";
   manifest.torch = TORCH_VERSION;
+  manifest.machine = machine_of_prepared();
+  Plans read;
+  for (const auto& [section, bytes] : plans) read.emplace(section, plan::deserialize(bytes));
   std::set<int32_t> written;
   std::vector<at::Tensor> tensors;
   for (const at::Tensor& t : weights) tensors.push_back(packed(t));
   for (const PackagedEntry& e : manifest.entries)
-    for (const auto& [section, bytes] : plans)
-      if (std::ranges::find(e.plans, section) != e.plans.end()) find_written(e, plan::deserialize(bytes), written);
+    for (const PackagedPlan& p : e.plans) find_written(e, plan_of(read, p), written);
   check_apart(manifest, weights, written);
-  std::vector<std::string_view> pieces = lay_out(manifest, tensors, written);
+  Pool weight_pool(kWeightSection), prepared_pool(kPreparedSection);
+  lay_out(manifest, tensors, written, weight_pool);
   for (size_t i = 0; i < weights.size(); ++i)
     manifest.weights[i].device.type = aten::from_aten(weights[i].device()).type;
-  check(manifest, total(pieces));
+  std::vector<at::Tensor> kept;
+  if (with_prepared) kept = add_prepared(manifest, read, weights, prepared_pool);
+  check(manifest, weight_pool.size(), prepared_pool.size());
   for (const PackagedEntry& e : manifest.entries)
-    for (const auto& [section, bytes] : plans)
-      if (std::ranges::find(e.plans, section) != e.plans.end()) check(manifest, e, plan::deserialize(bytes));
+    for (const PackagedPlan& p : e.plans) check(manifest, e, p, plan_of(read, p));
   const std::string head = encode(manifest);
   std::vector<Part> parts{{kManifestSection, {head}}};
   for (const auto& [section, bytes] : plans) parts.push_back({section, {bytes}});
-  parts.push_back({kWeightSection, std::move(pieces)});
+  parts.push_back(weight_pool.part());
+  parts.push_back(prepared_pool.part());
   write_container(path, parts);
 }
 

@@ -24,7 +24,9 @@ namespace flashover::aot {
 class LoadedEntry;
 
 struct OpenOptions {
-  bool verify_weights = true;  // look at every byte of the weights; everything else is always checked
+  // Look at every byte of the weights: of those that calls read when loading, of the others (from which prepared tensors
+  // were made) before they are first used. Everything else is always checked.
+  bool verify_weights = true;
 };
 
 class Package {
@@ -40,7 +42,12 @@ class Package {
   std::vector<at::Tensor> run(size_t entry, std::span<const at::Tensor> arguments) const;
   // Weights by name -> their values, which are copied, for all calls that begin from now on.
   void exchange(const std::vector<std::pair<std::string, at::Tensor>>& weights);
-  std::vector<at::Tensor> weights() const;  // by Manifest::weights
+  std::vector<at::Tensor> weights() const;                      // by Manifest::weights
+  size_t chosen(size_t entry) const { return chosen_[entry]; }  // of PackagedEntry::plans
+  // Tensors that calls find and need not compute.
+  const std::vector<Prepared>& prepared(size_t entry) const {
+    return manifest_.entries[entry].plans[chosen_[entry]].prepared;
+  }
 
  private:
   Package() = default;
@@ -49,7 +56,13 @@ class Package {
     const std::lock_guard lock(mutex_);
     return weights_;
   }
+  void verify(const std::vector<bool>& which) const;
+  void supply_prepared();
   Manifest manifest_;
+  std::vector<size_t> chosen_;
+  std::shared_ptr<char> weight_bytes_, prepared_bytes_;  // as mapped
+  mutable std::mutex verifying_;
+  mutable std::vector<bool> unverified_;  // by weight
   std::vector<std::unique_ptr<LoadedEntry>> entries_;
   mutable std::mutex mutex_;
   std::mutex exchanging_;
@@ -57,7 +70,8 @@ class Package {
 };
 
 // weights: by Manifest::weights, whose names are set; the rest is filled in. plans: bytes (plan.h) by section name.
+// with_prepared: what plans for this machine compute of weights alone is computed, and lies in the file too.
 void write_package(const std::string& path, Manifest manifest, const std::vector<at::Tensor>& weights,
-                   const std::vector<std::pair<std::string, std::string>>& plans);
+                   const std::vector<std::pair<std::string, std::string>>& plans, bool with_prepared = true);
 
 }  // namespace flashover::aot

@@ -38,7 +38,7 @@ struct Sample {
     m.weights.push_back({.name = "bias", .dtype = DType::kF32, .sizes = {3}, .strides = {1}, .bytes = 12});
     PackagedEntry e;
     e.name = "forward";
-    e.plans = {"plan forward"};
+    e.plans = {{"plan forward", {}}};
     e.inputs = {{Binding::Kind::kArgument, 0, ""}, {Binding::Kind::kWeight, 0, ""}};
     e.arguments = {{"x", true, "", -1}, {"n", false, "4", -1}};
     e.results = {{Binding::Kind::kOutput, 0, ""}, {Binding::Kind::kValue, -1, "null"}};
@@ -49,7 +49,8 @@ struct Sample {
     weights.assign(reinterpret_cast<const char*>(ones), sizeof ones);
   }
   std::string bytes() const {
-    return container_bytes({{"manifest", {manifest}}, {"plan forward", {plan}}, {"weights", {weights}}});
+    return container_bytes(
+        {{"manifest", {manifest}}, {"plan forward", {plan}}, {"weights", {weights}}, {"prepared", {}}});
   }
 };
 

@@ -41,7 +41,7 @@ py::object to_python(const aot::Binding& b) {
 aot::PackagedEntry entry_of(const py::dict& d) {
   aot::PackagedEntry e;
   e.name = d["name"].cast<std::string>();
-  e.plans = d["plans"].cast<std::vector<std::string>>();
+  for (const py::handle& section : d["plans"]) e.plans.push_back({section.cast<std::string>(), {}});
   for (const py::handle& b : d["inputs"]) e.inputs.push_back(binding_of(b));
   for (const py::handle& a : d["arguments"]) {
     const auto row = a.cast<std::tuple<std::string, bool, std::string, int64_t>>();
@@ -59,7 +59,7 @@ aot::PackagedEntry entry_of(const py::dict& d) {
 
 void write(const std::string& path, const py::list& entries,
            const std::vector<std::pair<std::string, py::object>>& weights,
-           const std::vector<std::pair<std::string, py::bytes>>& plans) {
+           const std::vector<std::pair<std::string, py::bytes>>& plans, bool prepare) {
   aot::Manifest m;
   m.flashover = version();
   std::vector<at::Tensor> tensors;
@@ -71,10 +71,10 @@ void write(const std::string& path, const py::list& entries,
   std::vector<std::pair<std::string, std::string>> sections;
   for (const auto& [name, bytes] : plans) sections.emplace_back(name, bytes);
   const py::gil_scoped_release nogil;
-  aot::write_package(path, std::move(m), tensors, sections);
+  aot::write_package(path, std::move(m), tensors, sections, prepare);
 }
 
-py::dict describe_part(const aot::PackagedEntry& e, const plan::Plan& p) {
+py::dict describe_part(const aot::PackagedEntry& e, size_t chosen, const plan::Plan& p) {
   py::dict d;
   d["name"] = e.name;
   py::list arguments, results, guards, inputs;
@@ -89,19 +89,22 @@ py::dict describe_part(const aot::PackagedEntry& e, const plan::Plan& p) {
   d["inputs"] = inputs;
   d["target"] = p.target;
   d["kernels"] = p.kernels.size();
+  d["prepared"] = e.plans[chosen].prepared.size();
   d["arguments_spec"] = e.arguments_spec;
   d["results_spec"] = e.results_spec;
   return d;
 }
 
-py::dict describe_part(const aot::Manifest& m, const std::vector<const plan::Plan*>& plans) {
+// plans: by entry, and which of PackagedEntry::plans it is.
+py::dict describe_part(const aot::Manifest& m, const std::vector<std::pair<size_t, const plan::Plan*>>& plans) {
   py::dict d;
   d["torch"] = m.torch;
   d["flashover"] = m.flashover;
   py::list weights, entries;
   for (const aot::Weight& w : m.weights)
     weights.append(py::make_tuple(w.name, info(w.dtype).name, w.sizes, w.offset, w.bytes));
-  for (size_t i = 0; i < m.entries.size(); ++i) entries.append(describe_part(m.entries[i], *plans[i]));
+  for (size_t i = 0; i < m.entries.size(); ++i)
+    entries.append(describe_part(m.entries[i], plans[i].first, *plans[i].second));
   d["weights"] = weights;
   d["entries"] = entries;
   return d;
@@ -168,8 +171,8 @@ void bind_aot(py::module_& m) {
           py::arg("path"), py::arg("verify") = true)
       .def("describe",
            [](const aot::Package& p) {
-             std::vector<const plan::Plan*> plans;
-             for (size_t i = 0; i < p.manifest().entries.size(); ++i) plans.push_back(&p.plan(i));
+             std::vector<std::pair<size_t, const plan::Plan*>> plans;
+             for (size_t i = 0; i < p.manifest().entries.size(); ++i) plans.emplace_back(p.chosen(i), &p.plan(i));
              return describe_part(p.manifest(), plans);
            })
       .def("run", &run, py::arg("entry"), py::arg("arguments"))
@@ -191,14 +194,15 @@ void bind_aot(py::module_& m) {
   m.def("save_cache",
         [](const std::string& path, size_t most) { return save_cache(compile::Cache::process(), path, most); });
   m.def("load_cache", [](const std::string& path) { return load_cache(compile::Cache::process(), path); });
-  m.def("write_package", &write, py::arg("path"), py::arg("entries"), py::arg("weights"), py::arg("plans"));
+  m.def("write_package", &write, py::arg("path"), py::arg("entries"), py::arg("weights"), py::arg("plans"),
+        py::arg("prepare"));
   m.def(
       "describe_package",
       [](const std::string& path) {
         std::vector<std::vector<plan::Plan>> plans;
         const aot::Manifest manifest = aot::check_package(aot::Container(aot::open_file(path)), &plans);
-        std::vector<const plan::Plan*> first;
-        for (const auto& of_entry : plans) first.push_back(&of_entry[0]);
+        std::vector<std::pair<size_t, const plan::Plan*>> first;
+        for (const auto& of_entry : plans) first.emplace_back(0, &of_entry[0]);
         return describe_part(manifest, first);
       },
       "What a package says of itself; nothing of it is run.");

@@ -97,6 +97,19 @@ class PlanExecutable final : public Executable {
             .content_checks = frozen_->content_checks()};
   }
 
+  std::vector<at::Tensor> frozen_tensors(c10::TensorImpl* const* inputs) override {
+    const Program& p = *program_;
+    if (p.frozen_instructions.empty() || p.device >= 0) return {};
+    FramePool::Borrowed frame(frames_, p);
+    sync_frozen(p, *frozen_, *frame, inputs, nullptr);
+    return (*frame).frozen->tensors;
+  }
+  bool supply_frozen(c10::TensorImpl* const* inputs, std::vector<at::Tensor> tensors) override {
+    if (program_->device >= 0) return false;
+    frozen_->supply(inputs, std::move(tensors));
+    return true;
+  }
+
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     call(inputs, count, outputs, nullptr);
   }

@@ -3,6 +3,7 @@
 
 #include <unordered_map>
 
+#include "base/content_hash.h"
 #include "run/writes.h"
 
 namespace flashover::run {
@@ -109,6 +110,14 @@ std::shared_ptr<Frozen> FrozenCache::look(c10::TensorImpl* const* inputs) {
   return f;
 }
 
+void FrozenCache::supply(c10::TensorImpl* const* inputs, std::vector<at::Tensor> tensors) {
+  intercept_untracked_writers();
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Frozen> made = look(inputs);
+  made->tensors = std::move(tensors);
+  supplied_ = made;
+}
+
 void FrozenCache::sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
                               const std::function<void(Frozen& made)>& compute) {
   std::unique_lock lock(mutex_, std::try_to_lock);
@@ -126,6 +135,8 @@ void FrozenCache::sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorIm
     mine.reset();
     owner_.reset();
   }
+  if (supplied_ && same(*supplied_, inputs) && (none_escaped(*supplied_) || contents_same(*supplied_)))
+    fresh->tensors = supplied_->tensors;
   compute(*fresh);
   runs_.fetch_add(1, std::memory_order_relaxed);
   mine = fresh;

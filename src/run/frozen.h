@@ -66,7 +66,8 @@ class FrozenCache {
  public:
   void depend_on(std::vector<int32_t> inputs) { inputs_ = std::move(inputs); }
 
-  // Makes `mine` the set for these inputs; `compute` runs (under a lock) when there is none yet.
+  // Makes `mine` the set for these inputs; `compute` runs (under a lock) when there is none yet. It finds the tensors
+  // that were supplied in place, if any were.
   template <typename Compute>
   void sync(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs, const Compute& compute) {
     intercept_untracked_writers();
@@ -74,6 +75,8 @@ class FrozenCache {
       return;
     sync_slowly(mine, inputs, compute);
   }
+  // Sets for these inputs begin with these tensors; undefined ones are left to `compute`.
+  void supply(c10::TensorImpl* const* inputs, std::vector<at::Tensor> tensors);
   void forget() {
     const std::lock_guard lock(mutex_);
     current_.store(nullptr, std::memory_order_release);
@@ -92,7 +95,7 @@ class FrozenCache {
 
   std::vector<int32_t> inputs_;
   std::mutex mutex_;
-  std::shared_ptr<const Frozen> owner_;
+  std::shared_ptr<const Frozen> owner_, supplied_;
   std::atomic<const Frozen*> current_{nullptr};
   std::atomic<int64_t> runs_{0}, content_checks_{0};
 };

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "run/cuda/aligned_inputs.h"
@@ -38,13 +39,46 @@ void pack_into_block(const Program& p, std::vector<at::Tensor>& tensors) {
   }
 }
 
+// What is left to do where some tensors are there already.
+struct Missing {
+  std::vector<Instruction> instructions;
+  std::vector<bool> tensors;  // by TensorId: made by them
+};
+
+// Nothing where a step would write over a tensor that is there, which then is to be made anew like all others.
+std::optional<Missing> find_missing(const Program& p, const std::vector<at::Tensor>& there) {
+  Missing m;
+  m.tensors.resize(p.plan.tensors.size());
+  for (TensorId t : p.frozen.kept) m.tensors[t] = !there[t].defined();
+  for (size_t i = p.frozen_instructions.size(); i-- > 0;) {
+    const plan::Step& step = *p.frozen_instructions[i].step;
+    bool needed = false, written_over = false;
+    const auto look = [&](TensorId t) {
+      needed |= m.tensors[p.roots[t]];
+      written_over |= there[p.roots[t]].defined();
+    };
+    plan::for_each_write(step, look);
+    if (step.kind == plan::StepKind::kRelease) plan::for_each_read(step, look), written_over = false;
+    if (!needed) continue;
+    if (written_over) return std::nullopt;
+    plan::for_each_read(step, [&](TensorId t) { m.tensors[p.roots[t]] = !there[p.roots[t]].defined(); });
+    m.instructions.push_back(p.frozen_instructions[i]);
+  }
+  std::reverse(m.instructions.begin(), m.instructions.end());
+  return m;
+}
+
 void compute(const Program& p, CallFrame& frame, c10::TensorImpl* const* inputs, cuda::Stream stream, Frozen& made) {
   c10::InferenceMode normal(false);
   c10::impl::ExcludeDispatchKeyGuard below(kBelowAutograd);
-  std::vector<at::Tensor> tensors(p.plan.tensors.size());
-  frame.patched_for = nullptr;  // the tensors it was patched for may be gone
-  if (p.frozen.block_bytes > 0) pack_into_block(p, tensors);
+  std::vector<at::Tensor> tensors = std::move(made.tensors);  // those that were supplied
+  frame.patched_for = nullptr;                                // the tensors it was patched for may be gone
+  std::optional<Missing> missing;
+  if (!tensors.empty()) missing = find_missing(p, tensors);
+  if (!missing) tensors.assign(p.plan.tensors.size(), at::Tensor());
+  if (p.frozen.block_bytes > 0 && !missing) pack_into_block(p, tensors);
   for (TensorId t : p.frozen.allocated) {
+    if (missing && !missing->tensors[t]) continue;
     if (!tensors[t].defined()) tensors[t] = p.shapes[t].empty();
     if (p.plan.tensors[t].type.wrapped_number) tensors[t].unsafeGetTensorImpl()->set_wrapped_number(true);
     patch_late(p, frame, t, tensors[t]);
@@ -58,7 +92,7 @@ void compute(const Program& p, CallFrame& frame, c10::TensorImpl* const* inputs,
           .stream = stream,
           .frozen = &tensors};
   patch_inputs(frame, run.inputs, p.frozen_input_patches);
-  walk(p.frozen_instructions, run);
+  walk(missing ? missing->instructions : p.frozen_instructions, run);
   std::vector<at::Tensor> kept(p.plan.tensors.size());
   for (TensorId t : p.frozen.kept) kept[t] = std::move(tensors[t]);
   made.tensors = std::move(kept);

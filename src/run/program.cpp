@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ops/ops.h"
+#include "plan/frozen.h"
 #include "run/cuda/driver.h"
 #include "target/features.h"
 
@@ -149,15 +150,7 @@ void by_index(std::vector<Patch>& patches) {
 }
 
 void find_frozen_tensors(CommonProgram& p) {
-  std::vector<bool> keep(p.plan.tensors.size());
-  for (const plan::Step& s : p.plan.steps) {
-    plan::for_each_read(s, [&](TensorId t) { keep[p.roots[t]] = true; });
-    plan::for_each_write(s, [&](TensorId t) { keep[p.roots[t]] = true; });
-  }
-  for (const plan::OutputRef& o : p.plan.outputs)
-    if (o.tensor >= 0) keep[p.roots[o.tensor]] = true;
-  for (size_t i = 0; i < keep.size(); ++i)
-    if (keep[i] && p.plan.tensors[i].storage == StorageKind::kFrozen) p.frozen.kept.push_back(static_cast<TensorId>(i));
+  p.frozen.kept = plan::kept_frozen(p.plan);
   // Frozen tensors that a kernel writes need memory of their own; what an operator returns brings its own.
   std::vector<bool> made(p.plan.tensors.size());
   for (const plan::Step& s : p.plan.frozen_steps) {

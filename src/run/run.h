@@ -74,6 +74,12 @@ class Executable {
   // Of the call that times() is of, by entry of plan::size_sources(plan()); empty: the plan has no symbols, or no call
   // came.
   virtual std::vector<int64_t> sizes() const { return {}; }
+  // Tensors that the frozen part makes of these inputs, by TensorId; those that calls do not read are undefined. Only
+  // the inputs that it reads are looked at.
+  virtual std::vector<at::Tensor> frozen_tensors(c10::TensorImpl* const* inputs) = 0;
+  // Calls with these inputs, while nobody writes them, take these tensors (by TensorId) in place of computing them;
+  // undefined ones are computed. False: not for this plan.
+  virtual bool supply_frozen(c10::TensorImpl* const* inputs, std::vector<at::Tensor> tensors) = 0;
   // Worth releasing the GIL for: it calls operators or moves enough bytes to take more than some microseconds.
   virtual bool heavy() const = 0;
 };

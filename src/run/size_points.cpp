@@ -193,6 +193,9 @@ class ExecutableInParts final : public Executable {
   }
 
   const plan::Plan& plan() const override { return plan_; }
+  // Each part has a frozen part of its own.
+  std::vector<at::Tensor> frozen_tensors(c10::TensorImpl* const*) override { return {}; }
+  bool supply_frozen(c10::TensorImpl* const*, std::vector<at::Tensor>) override { return false; }
   bool heavy() const override { return true; }
   void measure(bool on) override {
     for (const Part& p : parts_)

@@ -104,6 +104,20 @@ class SizedExecutable final : public Executable {
   std::vector<double> times() const override { return programs_->times(); }
   std::vector<int64_t> sizes() const override { return programs_->last_values(); }
 
+  // (They are the same for all sizes: any will do.)
+  std::vector<at::Tensor> frozen_tensors(c10::TensorImpl* const* inputs) override {
+    constexpr int64_t kSome = 2;
+    Programs::Values values;
+    for (const plan::SizeSource& s : programs_->sources())
+      values.push_back(std::max(kSome, sym::size_symbol(s.symbol).range().lo));
+    return programs_->of(values)->frozen_tensors(inputs);
+  }
+  bool supply_frozen(c10::TensorImpl* const* inputs, std::vector<at::Tensor> tensors) override {
+    if (plan().device.type != DeviceType::kCPU) return false;
+    programs_->frozen().supply(inputs, std::move(tensors));
+    return true;
+  }
+
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     const std::shared_ptr<Executable> program = program_for(inputs, count);
     program->run(inputs, count, outputs);

@@ -33,7 +33,7 @@ struct SizedPlan {
   std::shared_ptr<const plan::Plan> plan;
   std::vector<plan::SizeSource> sources;
   bool records_graphs = false;
-  std::shared_ptr<const FrozenCache> frozen;
+  std::shared_ptr<FrozenCache> frozen;
 };
 // values: by entry of SizedPlan::sources. proven: calls of another size went through.
 using MakeExecutable = std::function<std::shared_ptr<Executable>(std::span<const int64_t> values, bool proven)>;
@@ -46,6 +46,7 @@ class Programs {
 
   const plan::Plan& plan() const { return *sized_.plan; }  // without its binaries
   const std::vector<plan::SizeSource>& sources() const { return sized_.sources; }
+  FrozenCache& frozen() const { return *sized_.frozen; }
   std::shared_ptr<Executable> of(const Values& values);
   void went_through() { proven_.store(true, std::memory_order_relaxed); }  // a call of one of them
   bool heavy() const { return heavy_.load(std::memory_order_relaxed); }

@@ -76,6 +76,4 @@ class ForeignMemory {
   std::vector<Range> ranges_;  // of this process, read when first needed, in order
 };
 
-uint64_t content_hash(const void* data, size_t bytes);
-
 }  // namespace flashover::run

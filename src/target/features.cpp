@@ -76,6 +76,13 @@ bool has_feature(std::string_view name) {
   return has(machine, name);
 }
 
+std::string processor() {
+  std::string text = "model " + std::to_string(leaf(1, 0).eax);
+  for (const Feature& f : kFeatures)
+    if (has_feature(f.name)) text += std::string(" ") + f.name;
+  return text;
+}
+
 std::string missing_feature(std::string_view target) {
   while (!target.empty()) {
     const size_t end = target.find(' ');

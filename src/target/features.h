@@ -11,5 +11,7 @@ namespace flashover::target {
 bool has_feature(std::string_view name);
 // The first word of `target` (Plan::target) that this machine lacks or that is unknown; empty if it has all.
 std::string missing_feature(std::string_view target);
+// This processor's model and all of its instruction sets: libraries lay out weights alike where it is the same.
+std::string processor();
 
 }  // namespace flashover::target

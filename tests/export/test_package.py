@@ -1,10 +1,13 @@
 """flashover.package and flashover.load: the compiled program's results bit for bit, from one file that is checked."""
 
 import copy
+import inspect
 import os
 import random
 import stat
 import struct
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -253,6 +256,77 @@ def test_models(name, tmp_path):
         assert_equal_bits(loaded(*args), jit(*args))
 
 
+# ---- what is computed of weights alone ----
+def _convolutions():
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.Conv2d(32, 32, 3)]
+    return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(32 * 36, 8)).eval()
+
+
+def test_prepared_tensors_are_found_and_follow_exchanged_weights(tmp_path):
+    model, x = _convolutions(), torch.randn(2, 3, 8, 8)
+    program = flashover.export(model, (x,))
+    flashover.package(program, tmp_path / "with.flash")
+    flashover.package(program, tmp_path / "without.flash", prepare=False)
+    there, not_there = flashover.load(tmp_path / "with.flash"), flashover.load(tmp_path / "without.flash")
+    assert there.entries["forward"].prepared > 0 and not_there.entries["forward"].prepared == 0
+    want = not_there(x)
+    assert torch.equal(there(x), want)
+    other = {name: w + 1 for name, w in there.weights().items() if w.is_floating_point()}
+    there.exchange(other)
+    not_there.exchange(other)
+    changed = not_there(x)
+    assert not torch.equal(changed, want) and torch.equal(there(x), changed)
+
+
+def test_prepared_tensors_are_found_for_all_sizes(tmp_path):
+    model = _convolutions()
+    program = flashover.export(model, (torch.randn(2, 3, 8, 8),), dynamic_shapes=[{0: Dim("n", max=8)}])
+    flashover.package(program, tmp_path / "p.flash")
+    loaded, jit = flashover.load(tmp_path / "p.flash"), flashover.compile(model, dynamic=True)
+    for n in (3, 1, 5):
+        x = torch.randn(n, 3, 8, 8)
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(x), jit(x))
+
+
+def test_layouts_for_another_number_of_threads_are_not_taken(tmp_path):
+    flashover.package(flashover.export(_convolutions(), (torch.randn(2, 3, 8, 8),)), tmp_path / "p.flash")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert flashover.load(tmp_path / "p.flash").entries["forward"].prepared == 0
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_changed_prepared_tensors_are_seen_by_their_checksum(tmp_path):
+    flashover.package(flashover.export(_convolutions(), (torch.randn(2, 3, 8, 8),)), tmp_path / "p.flash")
+    other = _changed(tmp_path / "p.flash", -200, tmp_path)  # (they come last)
+    with pytest.raises(exc.UserError, match="wrong checksum of prepared tensors"):
+        flashover.load(other)
+
+
+def test_what_another_processor_prepared_is_not_taken(tmp_path):
+    """A process that may use fewer instruction sets counts as another machine."""
+    path, x = tmp_path / "p.flash", torch.randn(2, 3, 8, 8)
+    environment = {**os.environ, "FLASHOVER_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    if os.environ.get("FLASHOVER_ISA"):
+        pytest.skip("this process itself is limited by FLASHOVER_ISA")
+    source = f"""
+import flashover, torch
+{inspect.getsource(_convolutions)}
+flashover.package(flashover.export(_convolutions(), (torch.randn(2, 3, 8, 8),)), {str(path)!r})
+assert flashover.load({str(path)!r}).entries["forward"].prepared > 0
+"""
+    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    loaded = flashover.load(path)
+    assert flashover.package_info(path)["entries"][0]["prepared"] > 0 == loaded.entries["forward"].prepared
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(x), _convolutions()(x), rtol=1e-4, atol=1e-4)
+
+
 # ---- files that anybody may have written ----
 def test_what_a_package_says_of_itself_without_running_anything(net):
     info = flashover.package_info(net[1])
@@ -280,14 +354,22 @@ def test_a_file_that_was_changed_anywhere_is_refused(net):
         _C.check_package(whole + b"\0")
 
 
-def test_changed_weights_are_seen_by_their_checksum(net, tmp_path):
-    changed = bytearray(net[1].read_bytes())
-    changed[-9] ^= 1
+def _changed(path, at, tmp_path):
+    changed = bytearray(path.read_bytes())
+    changed[at] ^= 1
     other = tmp_path / "other.flash"
     other.write_bytes(changed)
-    with pytest.raises(exc.UserError, match="wrong checksum of the section weights"):
-        flashover.load(other)
-    assert flashover.load(other, verify=False)
+    return other
+
+
+def test_changed_weights_are_seen_by_their_checksum(net, tmp_path):
+    """Those that calls read when they are loaded, all others when they are asked for."""
+    model, path = net[0], net[1]
+    for name, weight in model.lin.named_parameters(prefix="lin"):
+        other = _changed(path, path.read_bytes().index(weight.detach().numpy().tobytes()), tmp_path)
+        with pytest.raises(exc.UserError, match="wrong checksum of weights"):
+            flashover.load(other).weights()
+        assert flashover.load(other, verify=False).weights()[name].shape == weight.shape
 
 
 def test_a_format_of_another_version(net, tmp_path):

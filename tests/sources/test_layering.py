@@ -22,7 +22,7 @@ ALLOWED = {
     "torch": {"base", "sym", "ops"},
     "cpu_kernels": {"base", "sym", "ops", "target", "torch"},
     "run": {"base", "sym", "ops", "target", "plan", "torch", "cpu_kernels"},
-    "aot": {"base", "sym", "ops", "plan", "torch", "cpu_kernels", "run"},
+    "aot": {"base", "sym", "ops", "target", "plan", "torch", "cpu_kernels", "run"},
     "runtime": {"base", "ops", "aot"},
     "eager": {"base", "sym", "ops", "graph", "torch"},
     "trace": {"base", "compat", "sym", "ops", "graph", "torch", "eager"},

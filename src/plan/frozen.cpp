@@ -1,0 +1,21 @@
+// Reads the steps that calls run.
+#include "plan/frozen.h"
+
+namespace flashover::plan {
+
+std::vector<TensorId> kept_frozen(const Plan& p) {
+  std::vector<bool> keep(p.tensors.size());
+  const auto use = [&](TensorId t) { keep[static_cast<size_t>(root(p, t))] = true; };
+  for (const Step& s : p.steps) {
+    for_each_read(s, use);
+    for_each_write(s, use);
+  }
+  for (const OutputRef& o : p.outputs)
+    if (o.tensor >= 0) use(o.tensor);
+  std::vector<TensorId> kept;
+  for (size_t i = 0; i < keep.size(); ++i)
+    if (keep[i] && p.tensors[i].storage == StorageKind::kFrozen) kept.push_back(static_cast<TensorId>(i));
+  return kept;
+}
+
+}  // namespace flashover::plan
