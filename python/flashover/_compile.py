@@ -42,7 +42,12 @@ class Settings:
             raise TypeError(f"fullgraph must be a bool, not {type(fullgraph).__name__}")
         if dynamic is not None and not isinstance(dynamic, bool):
             raise TypeError(f"dynamic must be a bool or None, not {type(dynamic).__name__}")
-        backends.resolve(backend)
+        _, custom = backends.resolve(backend)
+        if custom is not None and backend != "inductor" and backends.takes_arguments(custom):
+            own, others = options_table.for_backend(mode, options)
+            if others:
+                backend = backends.with_arguments(custom, others)
+            return Settings(backend, fullgraph, dynamic, mode, options, options_table.resolve(None, own))
         return Settings(backend, fullgraph, dynamic, mode, options, options_table.resolve(mode, options))
 
     def at_once(self) -> Settings:
@@ -106,6 +111,8 @@ def _dress(compiled: Any, function: Any) -> Any:
             setattr(compiled, name, getattr(function, name))
     compiled.__dict__.update(getattr(function, "__dict__", None) or {})
     compiled.__wrapped__ = function
+    # By these torch.compile's own functions (disable, export, explain ...) come to what was compiled.
+    compiled._torchdynamo_orig_callable, compiled._torchdynamo_wrapper_id = function, id(compiled)
     return compiled
 
 

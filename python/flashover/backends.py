@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flashover._nearest import did_you_mean
-from flashover.exc import InvalidBackend
+from flashover.exc import InvalidBackend, raised
 
 CompilerFn = Callable[..., Callable[..., Any]]
 _BUILTIN = ("eager", "flashover")
@@ -44,6 +45,20 @@ def resolve(backend: str | CompilerFn) -> tuple[str, CompilerFn | None]:
     if not callable(backend):
         raise InvalidBackend(f"a backend is a name or a callable, not {type(backend).__name__}")
     return getattr(backend, "__name__", type(backend).__name__), backend
+
+
+def takes_arguments(backend: CompilerFn) -> bool:
+    """Whether a mode and options that are not ours are its own, as torch.compile hands them on."""
+    common = sys.modules.get("torch._dynamo.backends.common")
+    return not getattr(backend, "compiles_backwards", False) and not (
+        common is not None and isinstance(backend, common.AotAutograd)
+    )
+
+
+def with_arguments(backend: CompilerFn, arguments: dict[str, Any]) -> CompilerFn:
+    made = functools.partial(backend, **arguments)
+    made.__name__ = resolve(backend)[0]  # type: ignore[attr-defined]
+    return made
 
 
 def aot_compilers(backend: CompilerFn) -> tuple[CompilerFn, CompilerFn] | None:
@@ -97,7 +112,7 @@ def _of_torch(name: str) -> CompilerFn:
         return lookup_backend(name)
     except Unknown:
         known = list_backends(())
-        raise InvalidBackend(
+        raise raised("InvalidBackend")(
             f"unknown backend {name!r}; {did_you_mean(name, known)}: {', '.join(known)}, "
             f"and of torch.compile's: {', '.join(sorted(set(torchs(())) - set(known)))}"
         ) from None

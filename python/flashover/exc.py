@@ -50,7 +50,7 @@ class _WithPlace(FlashoverError):
     there, the caller first."""
 
     def __init__(self, message: str, reason: str = "", where: str = "", stack: str = "") -> None:
-        super().__init__(message)
+        FlashoverError.__init__(self, message)  # the other base, where there is one (raised()), wants other arguments
         self.reason = reason or message
         self.where = where
         self.stack = of_user(stack)
@@ -104,7 +104,9 @@ class ExportError(FlashoverError):
 
 
 class BackendCompilerFailed(_WithPlace):
-    """The backend could not compile a captured graph."""
+    """The backend could not compile a captured graph. inner_exception: what it raised, if it is not Flashover's."""
+
+    inner_exception: BaseException | None = None
 
 
 class CrosscheckFailed(_WithPlace):
@@ -146,6 +148,14 @@ def __getattr__(name: str) -> type:
     ConstraintViolationError.__qualname__ = "ConstraintViolationError"
     globals()[name] = ConstraintViolationError
     return ConstraintViolationError
+
+
+def raised(name: str, reason: str = "") -> type:
+    """The class to raise for the one of this name: a class that is torch.compile's, too. Programs catch that by
+    torch._dynamo.exc.Unsupported and the like, a name that they may import when they catch it."""
+    from flashover._torch_errors import also_torchs
+
+    return also_torchs(globals()[name] if name in globals() else __getattr__(name), reason)
 
 
 class EagerWarning(RuntimeWarning):

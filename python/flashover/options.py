@@ -54,6 +54,16 @@ def resolve(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, st
     return {key: _checked(key, table[key][0], given) for key, given in own.items()}
 
 
+def for_backend(mode: str | None, options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was given beside a backend of the user's: options that are ours, and the keyword arguments that are its."""
+    if mode is not None and options is not None:
+        raise InvalidOptions("either mode or options can be given, not both at the same time")
+    given = dict(options or {})
+    own = {name: given.pop(name) for name in (*_C.options(), "guard_filter_fn") if name in given}
+    arguments: dict[str, Any] = {"mode": mode} if mode not in (None, "default") else {}
+    return own, {**arguments, "options": given} if given else arguments
+
+
 def _sorted_out(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Those of our own table, and Inductor's. max_autotune is a name in both, of the same meaning."""
     table = _C.options()

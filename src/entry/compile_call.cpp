@@ -27,6 +27,8 @@
 #include "entry/program.h"
 #include "entry/race_clock.h"
 #include "entry/run_entry.h"
+#include "entry/torch_config.h"
+#include "entry/torch_told.h"
 #include "frame/fetched_error.h"
 #include "frame/marks.h"
 #include "frame/signals.h"
@@ -122,9 +124,19 @@ struct Attempt {
     const char* utf8 = text ? PyUnicode_AsUTF8(text) : nullptr;
     std::string what = std::string(Py_TYPE(inner.value)->tp_name) + ": " + (utf8 ? utf8 : "?");
     Py_XDECREF(text);
+    if (backends_may_fail() && !settings.fullgraph) {  // as the program asked
+      PyErr_Clear();
+      fatal = false;
+      return fail(what);
+    }
     raise("BackendCompilerFailed", "backend '" + settings.backend + "' raised:\n" + what, what, "");
     frame::FetchedError outer;
     outer.normalize();
+    PyObject_SetAttrString(outer.value, "inner_exception", inner.value);
+    PyObject* backend = PyUnicode_FromString(settings.backend.c_str());
+    if (backend != nullptr) PyObject_SetAttrString(outer.value, "backend_name", backend);
+    Py_XDECREF(backend);
+    PyErr_Clear();
     PyException_SetCause(outer.value, std::exchange(inner.value, nullptr));  // steals
     outer.restore();
   }
@@ -262,7 +274,10 @@ bool capture_and_guard(Attempt& a, const frame::CaptureRequest& request, bool fi
 void decline_capture(Attempt& a, const frame::CaptureRequest& request) {
   Entry& e = a.entry;
   frame::Capture& c = e.capture;
-  if (c.declined) counters().graph_breaks++;
+  if (c.declined) {
+    counters().graph_breaks++;
+    tell_break(c.reason);
+  }
   const bool marked = frame::mark_of(request.function) == frame::Mark::kDisallow;
   if (marked) e.cause = EagerCause::kRequested;
   e.alone = c.differentiated_twice || frame::disables_callees(request.function);
@@ -326,11 +341,21 @@ std::vector<at::Tensor> example_inputs(Entry& e, PyObject* const* bound) {
   return examples;
 }
 
+// Without those that only make numbers.
+size_t calls_of(const graph::Graph& g) {
+  return static_cast<size_t>(std::ranges::count_if(g.nodes, [](const graph::Node& n) {
+    bool takes_values = false;
+    for (const auto& a : n.args) graph::for_each_ref(a, [&](auto) { takes_values = true; });
+    return takes_values;
+  }));
+}
+
 // False: an error is set.
 bool run_backend(Attempt& a, const std::vector<at::Tensor>& examples, bool pipeline) {
   Entry& e = a.entry;
   frame::Capture& c = e.capture;
   counters().graphs++;
+  tell_graph(calls_of(c.graph));
   const auto run_by = [&](const std::string& backend) {
     if (c.torch_graph != nullptr) {
       e.report.extern_calls = static_cast<int64_t>(c.graph.nodes.size());
@@ -539,6 +564,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
   const bool breaks = !c.frames.empty();
   if (breaks && !c.yields) {
     counters().graph_breaks++;
+    tell_break(c.reason);
     log(Topic::kBreaks, a.settings.name + ": graph break: " + c.reason + (c.where.empty() ? "" : " at " + c.where),
         c.reason, c.stack);
   }
@@ -618,10 +644,13 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
   // A signal that Python had noted before them would have its handler run in the middle of the trace.
   if (frame::run_signal_handlers()) return nullptr;
   Progress progress(settings.name);
+  const ToldCompilation told;
+  if (told.raised()) return nullptr;
   contained(a, [&] { attempt_with_sizes(a, request); });
   if (!a.fatal) a.fatal = !say_notices() || frame::run_signal_handlers();
   entry->total_seconds = clock.lap();
   if (a.fatal) return nullptr;
+  tell_frame(entry->kind == Entry::Kind::kCompiled);
   if (logged(Topic::kTimes)) {
     std::string line = settings.name + ": " + fixed_decimal(entry->total_seconds, 6) + " s: capture " +
                        fixed_decimal(entry->capture_seconds, 6) + ", guards " + fixed_decimal(entry->guard_seconds, 6);

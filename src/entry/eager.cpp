@@ -89,7 +89,7 @@ const char* reason_to_skip(PyCodeObject* code, EagerCause& cause) {
 void raise(const char* name, const std::string& message, const std::string& reason, const std::string& where,
            const std::string& stack) {
   PyObject* module = PyImport_ImportModule("flashover.exc");
-  PyObject* type = module ? PyObject_GetAttrString(module, name) : nullptr;
+  PyObject* type = module ? PyObject_CallMethod(module, "raised", "ss", name, reason.c_str()) : nullptr;
   Py_XDECREF(module);
   if (!type) return;
   PyObject* e = PyObject_CallFunction(type, "ssss", message.c_str(), reason.c_str(), where.c_str(), stack.c_str());

@@ -37,6 +37,7 @@ std::optional<size_t> torchs_recompile_limit() {
 
 bool recompiling_is_an_error() { return torch_option_is("error_on_recompile", Py_True); }
 bool recompile_limit_is_an_error() { return torch_option_is("fail_on_recompile_limit_hit", Py_True); }
+bool backends_may_fail() { return torch_option_is("suppress_errors", Py_True); }
 bool torch_compiles_nothing() { return torch_option_is("disable", Py_True); }
 
 std::string torchs_sources(const char* name) {

@@ -14,6 +14,7 @@ std::optional<size_t> torchs_recompile_limit();  // recompile_limit
 bool recompiling_is_an_error();                  // error_on_recompile
 bool recompile_limit_is_an_error();              // fail_on_recompile_limit_hit
 bool torch_compiles_nothing();                   // disable
+bool backends_may_fail();                        // suppress_errors
 std::string torchs_sources(const char* name);    // dynamic_sources, unbacked_sources
 
 // compile(dynamic=...); where that says nothing, what assume_static_by_default and automatic_dynamic_shapes say.

@@ -138,6 +138,8 @@ Mark mark_of(PyObject* f) {
     if (PyDict_GetItemWithError(dict, disabled) == Py_True)
       return behind_torch_patch(f) != nullptr ? Mark::kNone : Mark::kDisallow;
     if (PyDict_GetItemWithError(dict, constant) == Py_True) return Mark::kConstant;
+    static PyObject* const forbidden = PyUnicode_InternFromString("_dynamo_forbidden");
+    if (PyDict_GetItemWithError(dict, forbidden) == Py_True) return Mark::kDisallow;
   }
   if (PyDict_GetItemWithError(PyImport_GetModuleDict(), rules) != nullptr) {
     if (is_in_set("_allowed_callable_ids", f)) return Mark::kAllow;

@@ -30,6 +30,7 @@
 #include "sym/found.h"
 #include "torch/autocast.h"
 #include "torch/size_node.h"
+#include "trace/aside.h"
 #include "trace/assume.h"
 #include "trace/bounds.h"
 #include "trace/data_values.h"
@@ -857,4 +858,19 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
 }
 
 }  // namespace
+
+// The keys that lead to the recorder are off, and those by which other threads get real tensors are on.
+Aside::Aside() : resting_(std::exchange(active_recorder, nullptr)) {
+  if (resting_ == nullptr) return;
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, false);
+  c10::impl::tls_set_dispatch_key_excluded(kElsewhere, false);
+}
+
+Aside::~Aside() {
+  if (resting_ == nullptr) return;
+  active_recorder = resting_;
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);
+  c10::impl::tls_set_dispatch_key_excluded(kElsewhere, true);
+}
+
 }  // namespace flashover::trace

@@ -111,27 +111,6 @@ PyObject* constant_list(PyObject* tensor, Numbers* numbers) {
   return list.release();
 }
 
-PyObject* Interpreter::call_marked(Mark mark, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
-  if (mark == Mark::kDisallow) throw Declined("call of " + callable_name(f) + ", which is not to be part of a graph");
-  const size_t count = nargs + keyword_count(kwnames);
-  for (size_t i = 0; i < count; ++i) consume(args[i]);
-  if (PyFunction_Check(f)) recorder.function(f);
-  if (mark == Mark::kConstant)
-    for (size_t i = 0; i < count; ++i)
-      if (holds_tensor(args[i]))
-        throw Declined("a function with a constant result is called with a tensor: " + callable_name(f));
-  ++uninterpreted;
-  Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
-  --uninterpreted;
-  stop_if_declined();
-  if (result && mark == Mark::kConstant && !is_atom(result.get()) && !recorder.is_old(result.get())) {
-    if (session != nullptr && session->is_trace_tensor(result.get()))
-      throw Declined("a constant result that the trace made");
-    recorder.constant(result.get());
-  }
-  return result.release();
-}
-
 PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n, PyObject* const* args, size_t nargs,
                                    PyObject* kwnames) {
   const size_t count = nargs + keyword_count(kwnames);

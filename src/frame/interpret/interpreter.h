@@ -268,6 +268,7 @@ class Interpreter {
   int set_generic(PyObject* o, PyObject* name, PyObject* value);
   PyObject* call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_marked(Mark mark, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  PyObject* call_for_constant(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_native(PyObject* f, PyObject* self, const Native& native, PyObject* const* args, size_t nargs,
                         PyObject* kwnames);
   PyObject* call_wrapper(PyObject* f, PyWrapperDescrObject* descr, PyObject* self, PyObject* const* args, size_t nargs,
