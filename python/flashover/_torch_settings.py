@@ -124,7 +124,7 @@ _TABLE: dict[str, list[Row]] = {
         Row("enable_cpp_*", "always", "guards are C++"),
         Row("dead_code_elimination", "always", "what has no effect goes"),
         Row("replay_side_effects", "always", "the program's writes happen"),
-        Row("suppress_errors", "counts", "a backend of yours may fail; the rest runs eager anyway, but under fullgraph"),
+        Row("suppress_errors", "counts", "a backend of yours may fail; the rest runs eager anyway but for fullgraph"),
         Row("allow_empty_graphs", "always", "a function without operators on tensors runs as it is"),
         Row("enable_trace_contextlib", "always", "context managers are captured"),
         Row("enable_faithful_generator_behavior", "always", "generators are captured, as lazy as they are"),

@@ -862,6 +862,8 @@ void SourceTracker::whole(PyObject* o) {
     return;
   }
   contents_deep(o);
+  if (is_old(o) && std::strncmp(Py_TYPE(o)->tp_name, "re.", 3) == 0)  // tells nothing of itself but by its methods
+    fact(FactKind::kIdentity, source_of(o), o);
   if (!is_old(o) || !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
   whole(reinterpret_cast<PyObject*>(Py_TYPE(o)));
   if (has_instance_dict(Py_TYPE(o)) && instance_dict(o) != kNoSource) contents(*_PyObject_GetDictPtr(o));

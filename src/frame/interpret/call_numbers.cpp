@@ -354,6 +354,8 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if (f == reinterpret_cast<PyObject*>(&PyDict_Type))
     for (size_t i = 0; i < nargs; ++i)
       if (!PyDict_CheckExact(args[i])) numbers.read_deep(args[i]);
+  if (f == reinterpret_cast<PyObject*>(&PyEnum_Type))  // it counts on from the second
+    for (size_t i = 1; i < count; ++i) numbers.read_deep(args[i]);
   if (only_moves(f) || (n != nullptr && (n->flags & Native::kHandsOn))) return false;
   if (Py_TYPE(f) == &PyMethodDescr_Type && PyDescr_TYPE(f) == &PyDict_Type &&
       std::strcmp(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name, "get") == 0) {

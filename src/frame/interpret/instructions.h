@@ -13,6 +13,7 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 // that is not looked at.
 enum class LibraryCode : uint8_t { kNo, kGuarded, kOperator, kUntracked };
 LibraryCode library_code(PyCodeObject* code);
+bool calls_what_it_is_given(_PyInterpreterFrame* frame);  // library code that is about to run a function of the user's
 bool talks_to_the_outside(PyCodeObject* code);  // library code that prints, or looks at the frames of those who called
 
 bool is_checkpoint(PyObject* function);  // torch.utils.checkpoint.checkpoint

@@ -80,6 +80,15 @@ LibraryCode library_code(PyCodeObject* code) {
   return is_operators_call(code) ? LibraryCode::kOperator : LibraryCode::kGuarded;
 }
 
+// re.sub(pattern, function, text): what the function reads is no argument.
+bool calls_what_it_is_given(_PyInterpreterFrame* frame) {
+  PyCodeObject* code = code_of(frame);
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::strstr(file, "/re/__init__.py") != nullptr && code->co_argcount > 1 &&
+         frame->localsplus[1] != nullptr && PyCallable_Check(frame->localsplus[1]) != 0;
+}
+
 bool talks_to_the_outside(PyCodeObject* code) {
   for (const char* name : {"print_tb", "print_exception", "print_exc", "print_last", "print_stack", "print_list",
                            "extract_stack", "format_stack", "walk_stack", "stack", "getouterframes", "reveal_type"})

@@ -54,6 +54,7 @@ PyObject* do_compile(const NativeCall& c);
 PyObject* do_own_random(const NativeCall& c);
 PyObject* do_seed(const NativeCall& c);
 PyObject* do_import(const NativeCall& c);
+PyObject* do_format(const NativeCall& c);
 
 // native_torch.cpp
 PyObject* do_state(const NativeCall& c);

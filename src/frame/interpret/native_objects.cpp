@@ -129,6 +129,7 @@ PyObject* do_instance_check(const NativeCall& c) {  // _abc._abc_instancecheck(a
 
 PyObject* do_iter(const NativeCall& c) {
   if (c.nargs == 1 && c.kwnames == nullptr) return c.in.iterator(c.args[0]);
+  for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);  // iter(function, end) compares what it gives
   return c.run();
 }
 

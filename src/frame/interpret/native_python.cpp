@@ -189,4 +189,43 @@ PyObject* do_import(const NativeCall& c) {
   return m.release();
 }
 
+namespace {
+// Whether a field in braces goes on to an attribute or an item of its argument.
+bool leads_into_arguments(PyObject* text) {
+  const char* utf8 = PyUnicode_AsUTF8(text);
+  int depth = 0;
+  for (; utf8 != nullptr && *utf8 != '\0'; ++utf8) {
+    if (*utf8 == '{') ++depth;
+    if (*utf8 == '}') --depth;
+    if (depth > 0 && (*utf8 == '.' || *utf8 == '[')) return true;
+  }
+  PyErr_Clear();
+  return false;
+}
+}  // namespace
+
+// What C code would read of the arguments by itself is read by Python code of the standard library's instead, where it
+// is seen.
+PyObject* do_format(const NativeCall& c) {
+  const bool mapping = std::strcmp(name_of_c(c.f), "format_map") == 0;
+  if (c.self == nullptr || !PyUnicode_Check(c.self) || !leads_into_arguments(c.self) || (mapping && c.nargs != 1)) {
+    for (size_t i = 0; i < c.nargs + keyword_count(c.kwnames); ++i) c.in.look_through(c.args[i]);
+    return c.run();
+  }
+  Ref module = Ref::steal(PyImport_ImportModule("string"));
+  Ref type = Ref::steal(module ? PyObject_GetAttrString(module.get(), "Formatter") : nullptr);
+  Ref function = Ref::steal(type ? PyObject_GetAttrString(type.get(), "vformat") : nullptr);
+  Ref formatter = Ref::steal(function ? PyObject_CallNoArgs(type.get()) : nullptr);
+  Ref given = Ref::steal(PyTuple_New(mapping ? 0 : static_cast<Py_ssize_t>(c.nargs)));
+  Ref named = mapping ? Ref::borrow(c.args[0]) : Ref::steal(PyDict_New());
+  if (!formatter || !given || !named) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given.get()); ++i) PyTuple_SET_ITEM(given.get(), i, Py_NewRef(c.args[i]));
+  for (size_t i = 0; i < keyword_count(c.kwnames); ++i)
+    if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(c.kwnames, static_cast<Py_ssize_t>(i)), c.args[c.nargs + i]) < 0)
+      return nullptr;
+  if (!c.in.recorder.is_old(function.get())) c.in.recorder.constant(function.get());
+  PyObject* all[] = {nullptr, formatter.get(), c.self, given.get(), named.get()};
+  return c.in.call(function.get(), all + 1, 4, nullptr);
+}
+
 }  // namespace flashover::frame

@@ -150,7 +150,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (result == nullptr) note_operator_backward(function.get());
       return result;
     }
-    if (const LibraryCode library = library_code(code_of(frame)); library != LibraryCode::kNo) {
+    if (const LibraryCode library = library_code(code_of(frame));
+        library != LibraryCode::kNo && !calls_what_it_is_given(frame)) {
       if (talks_to_the_outside(code_of(frame)))
         throw Declined(std::string("call of ") + PyUnicode_AsUTF8(code_of(frame)->co_qualname));
       const int args =
