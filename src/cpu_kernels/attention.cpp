@@ -127,7 +127,7 @@ float weigh(const Attention& a, int64_t query, int64_t first_key, int64_t keys, 
   __m512 sum = _mm512_setzero_ps();
   for (int64_t c = 0; c < all_keys; c += 16) {
     __m512 e = _mm512_setzero_ps();
-    if (c < keys) e = exp16_or_zero(_mm512_sub_ps(_mm512_load_ps(scores + c), shift), -87.33f);
+    if (c < keys) e = lane_exp_or_zero(_mm512_sub_ps(_mm512_load_ps(scores + c), shift), -87.33f);
     sum = _mm512_add_ps(sum, e);
     if (weights)
       store_bf16(weights + c, static_cast<__mmask16>(0xffff), e);

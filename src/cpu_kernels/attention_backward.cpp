@@ -139,7 +139,7 @@ void weigh(const Attention& a, int64_t first, int64_t all_queries, int64_t first
               lane, _mm512_set1_epi32(static_cast<int>(std::clamp<int64_t>(key - first - c, 0, 16))));
         __m512 s = _mm512_mul_ps(_mm512_load_ps(b.scores + at), scale);
         if (a.biases) s = _mm512_add_ps(s, _mm512_load_ps(b.bias + at));
-        const __m512 w = _mm512_maskz_mov_ps(mask, exp16_or_zero(_mm512_sub_ps(s, logsumexp), -87.33f));
+        const __m512 w = _mm512_maskz_mov_ps(mask, lane_exp_or_zero(_mm512_sub_ps(s, logsumexp), -87.33f));
         const __m512 g = _mm512_maskz_mul_ps(mask, w, _mm512_sub_ps(_mm512_load_ps(b.grad_weights + at), sums));
         _mm256_store_si256(reinterpret_cast<__m256i*>(b.weights + at), (__m256i)_mm512_cvtneps_pbh(w));
         const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(g);

@@ -24,7 +24,7 @@ bool has_amx_bf16() {
 }
 
 std::optional<Activation> activation_named(std::string_view name) {
-  constexpr std::string_view kNames[] = {"none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid"};
+  constexpr std::string_view kNames[] = {"none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"};
   for (size_t i = 0; i < std::size(kNames); ++i)
     if (kNames[i] == name) return static_cast<Activation>(i);
   return std::nullopt;
@@ -124,8 +124,8 @@ void finish(const float* c, int64_t rows, const uint16_t* bias, int64_t columns,
   }
 }
 using Finish = void (*)(const float*, int64_t, const uint16_t*, int64_t, uint16_t*, int64_t);
-constexpr Finish kFinish[] = {finish<same16>,      finish<relu16>, finish<gelu16>,
-                              finish<gelu_tanh16>, finish<silu16>, finish<sigmoid16>};
+constexpr Finish kFinish[] = {finish<lane_same>, finish<lane_relu>,    finish<lane_gelu>,     finish<lane_gelu_tanh>,
+                              finish<lane_silu>, finish<lane_sigmoid>, finish<lane_hardswish>};
 
 // Rows [m0, m1) times panels [p0, p1).
 void run_task(const Linear& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {

@@ -58,8 +58,8 @@ void finish(const float* c, const float* earlier, int64_t rows, const float* bia
   }
 }
 using Finish = void (*)(const float*, const float*, int64_t, const float*, int64_t, float*, int64_t);
-constexpr Finish kFinish[] = {finish<same16>,      finish<relu16>, finish<gelu16>,
-                              finish<gelu_tanh16>, finish<silu16>, finish<sigmoid16>};
+constexpr Finish kFinish[] = {finish<lane_same>, finish<lane_relu>,    finish<lane_gelu>,     finish<lane_gelu_tanh>,
+                              finish<lane_silu>, finish<lane_sigmoid>, finish<lane_hardswish>};
 
 // One row times one panel in f32 arithmetic: the weight's numbers are put together again, unless the panel `keeps`
 // them.

@@ -29,6 +29,7 @@
 #include "cpu_kernels/embedding.h"
 #include "cpu_kernels/linear.h"
 #include "cpu_kernels/operators.h"
+#include "cpu_kernels/panels.h"
 #include "cpu_kernels/product.h"
 #include "cpu_kernels/random.h"
 #include "cpu_kernels/team.h"
@@ -95,6 +96,45 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const st
   at::Tensor out = dense({x.size(0), columns}, x.scalar_type());
   if (out.numel() == 0) return out;
   (f32 ? run_linear<float> : run_linear<uint16_t>)(x, packed, bias, *act, out);
+  return out;
+}
+
+at::Tensor pack_panels_op(const at::Tensor& weight) {
+  TORCH_CHECK(has_panels() && weight.dim() == 2 && weight.scalar_type() == at::kFloat, "pack_panels: an f32 matrix");
+  const int64_t columns = weight.size(0), inner = weight.size(1);
+  at::Tensor packed = dense({panel_elements(columns, inner)}, at::kFloat);
+  pack_panels(static_cast<const float*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns, inner,
+              static_cast<float*>(packed.mutable_data_ptr()));
+  return packed;
+}
+
+at::Tensor panel_linear_op(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                           const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation) {
+  const auto act = activation_named({activation.data(), activation.size()});
+  const auto fits = [](const std::optional<at::Tensor>& t, at::IntArrayRef sizes) {
+    return !t || (t->scalar_type() == at::kFloat && t->sizes() == sizes && is_dense_last(*t));
+  };
+  TORCH_CHECK(has_panels() && act && x.dim() == 2 && x.scalar_type() == at::kFloat && is_dense_last(x) &&
+                  packed.scalar_type() == at::kFloat && packed.is_contiguous() &&
+                  packed.numel() == panel_elements(columns, x.size(1)) && fits(bias, {columns}) &&
+                  fits(added, {x.size(0), columns}),
+              "panel_linear: wrong arguments");
+  const auto numbers = [](const std::optional<at::Tensor>& t) {
+    return t ? static_cast<const float*>(t->const_data_ptr()) : nullptr;
+  };
+  at::Tensor out = dense({x.size(0), columns}, at::kFloat);
+  if (out.numel() == 0) return out;
+  linear(PanelLinear{.x = static_cast<const float*>(x.const_data_ptr()),
+                     .row_stride = x.stride(0),
+                     .packed = static_cast<const float*>(packed.const_data_ptr()),
+                     .bias = numbers(bias),
+                     .added = numbers(added),
+                     .added_stride = added ? added->stride(0) : 0,
+                     .out = static_cast<float*>(out.mutable_data_ptr()),
+                     .rows = x.size(0),
+                     .inner = x.size(1),
+                     .columns = columns,
+                     .activation = *act});
   return out;
 }
 
@@ -747,6 +787,9 @@ void register_operators() {
     add("pack_linear(Tensor weight) -> Tensor", "pack_linear", pack_linear);
     add("packed_linear(Tensor x, Tensor packed, Tensor? bias, int columns, str activation) -> Tensor", "packed_linear",
         packed_linear);
+    add("pack_panels(Tensor weight) -> Tensor", "pack_panels", pack_panels_op);
+    add("panel_linear(Tensor x, Tensor packed, Tensor? bias, Tensor? added, int columns, str activation) -> Tensor",
+        "panel_linear", panel_linear_op);
     // (`wide`: the result of bf16 matrices is f32.)
     add("product(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False) -> Tensor", "product", product_op);
     add("bmm_flushed(Tensor a, Tensor b) -> Tensor", "bmm_flushed", bmm_flushed);
@@ -813,8 +856,9 @@ void register_operators() {
 }
 
 bool shares_by_team(std::string_view op) {
-  return op == "flashover.packed_linear.default" || op == "flashover.product.default" ||
-         op == "flashover.attention.default" || op == "flashover.attention_kept.default";
+  return op == "flashover.packed_linear.default" || op == "flashover.panel_linear.default" ||
+         op == "flashover.product.default" || op == "flashover.attention.default" ||
+         op == "flashover.attention_kept.default";
 }
 
 }  // namespace flashover::cpu

@@ -315,8 +315,9 @@ void finish(const float* c, const float* earlier, const ResultBlock<T, O>& to) {
 template <typename T, typename O>
 using Finish = void (*)(const float*, const float*, const ResultBlock<T, O>&);
 template <typename T, typename O>
-constexpr Finish<T, O> kFinish[] = {finish<T, O, same16>,      finish<T, O, relu16>, finish<T, O, gelu16>,
-                                    finish<T, O, gelu_tanh16>, finish<T, O, silu16>, finish<T, O, sigmoid16>};
+constexpr Finish<T, O> kFinish[] = {finish<T, O, lane_same>,      finish<T, O, lane_relu>, finish<T, O, lane_gelu>,
+                                    finish<T, O, lane_gelu_tanh>, finish<T, O, lane_silu>, finish<T, O, lane_sigmoid>,
+                                    finish<T, O, lane_hardswish>};
 
 // The rows of `which` times a panel in f32 arithmetic, from the operands themselves. c as tiles.
 void plain(const ProductOf<float>& p, const float* a, const float* b, int64_t columns, uint32_t which, float* c) {

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/InferenceMode.h>
 
@@ -19,6 +20,7 @@
 #include "base/decimal.h"
 #include "cpu_kernels/attention.h"
 #include "cpu_kernels/linear.h"
+#include "cpu_kernels/panels.h"
 #include "ops/names.h"
 #include "torch/convert.h"
 
@@ -71,9 +73,25 @@ Work work(const char* name, std::vector<Arg> args, const std::vector<at::Tensor>
   return w;
 }
 
-}  // namespace
-
-namespace {
+// act(x w^T) by panels.
+Work panels_work(const at::Tensor& x, const at::Tensor& w) {
+  if (!cpu::has_panels()) return {};
+  const int64_t columns = w.size(0), inner = w.size(1);
+  const at::Tensor packed = at::empty({cpu::panel_elements(columns, inner)}), out = at::empty({x.size(0), columns});
+  cpu::pack_panels(w.const_data_ptr<float>(), inner, 1, columns, inner, packed.mutable_data_ptr<float>());
+  return [x, packed, out, columns] {
+    cpu::linear(cpu::PanelLinear{.x = x.const_data_ptr<float>(),
+                                 .row_stride = x.stride(0),
+                                 .packed = packed.const_data_ptr<float>(),
+                                 .bias = nullptr,
+                                 .added = nullptr,
+                                 .added_stride = 0,
+                                 .out = out.mutable_data_ptr<float>(),
+                                 .rows = x.size(0),
+                                 .inner = x.size(1),
+                                 .columns = columns});
+  };
+}
 
 target::Providers measure() {
   c10::InferenceMode inference;
@@ -93,6 +111,7 @@ target::Providers measure() {
   };
   const double f32 = speed_ratio(linear(x, w), onednn(x, w), 20);
   p.onednn = f32 > 0;
+  p.panels_ratio = std::round(10 * speed_ratio(f32 > 1 ? onednn(x, w) : linear(x, w), panels_work(x, w), 20)) / 10;
   // Around one it is noise, and the library that eager uses has the better claim.
   if (p.onednn) p.onednn_f32_ratio = f32 < 1.4 && f32 > 0.7 ? 1.0 : std::clamp(std::round(f32 * 2) / 2, 0.5, 4.0);
   const auto reduced = [&](at::ScalarType type) {
@@ -112,6 +131,7 @@ target::Providers measure() {
 
 // Not measured, so not kept either: the processor says.
 void ask_processor(target::Providers& p) {
+  p.panels = cpu::has_panels();
   p.own_f32 = p.onednn_strided_points = cpu::has_avx512();
   p.own_bf16 = cpu::has_amx_bf16();
 }
@@ -137,14 +157,14 @@ target::Providers probe() {
 }
 
 std::string write(const target::Providers& p) {
-  std::string out = "2";
+  std::string out = "3";
   for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16}) out += has ? " 1" : " 0";
-  return out + " " + fixed_decimal(p.onednn_f32_ratio, 1);
+  return out + " " + fixed_decimal(p.onednn_f32_ratio, 1) + " " + fixed_decimal(p.panels_ratio, 1);
 }
 
 std::optional<target::Providers> parse_providers(std::string_view text) {
   const std::vector<std::string> words = split(text, ' ');
-  if (words.size() != 8 || words[0] != "2") return std::nullopt;
+  if (words.size() != 9 || words[0] != "3") return std::nullopt;
   target::Providers p;
   bool* const has[] = {&p.mkl, &p.onednn, &p.onednn_bf16, &p.onednn_f16, &p.slow_bf16, &p.slow_f16};
   for (size_t i = 0; i < std::size(has); ++i) {
@@ -152,9 +172,10 @@ std::optional<target::Providers> parse_providers(std::string_view text) {
     if (word != "0" && word != "1") return std::nullopt;
     *has[i] = word == "1";
   }
-  const std::optional<double> ratio = parse_number<double>(words[7]);
-  if (!ratio || !(*ratio >= 0.5 && *ratio <= 4)) return std::nullopt;
+  const std::optional<double> ratio = parse_number<double>(words[7]), panels = parse_number<double>(words[8]);
+  if (!ratio || !(*ratio >= 0.5 && *ratio <= 4) || !panels || !(*panels >= 0 && *panels <= 100)) return std::nullopt;
   p.onednn_f32_ratio = *ratio;
+  p.panels_ratio = *panels;
   ask_processor(p);
   return p;
 }

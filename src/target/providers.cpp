@@ -10,11 +10,12 @@ namespace flashover::target {
 
 std::string describe(const Providers& p) {
   std::string out;
-  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.own_f32, p.own_bf16,
+  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.own_f32, p.own_bf16, p.panels,
                  p.onednn_strided_points, p.strict_numerics, p.eagers_bits, p.deterministic})
     out += b ? '1' : '0';
-  return out + " " + fixed_decimal(p.onednn_f32_ratio, 6) + " " + std::to_string(p.mkl_packed_rows) + " " +
-         std::to_string(p.pack_budget) + " " + std::to_string(p.random_threads);
+  return out + " " + fixed_decimal(p.onednn_f32_ratio, 6) + " " + fixed_decimal(p.panels_ratio, 6) + " " +
+         std::to_string(p.mkl_packed_rows) + " " + std::to_string(p.pack_budget) + " " +
+         std::to_string(p.random_threads);
 }
 
 bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
@@ -33,21 +34,24 @@ bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
   return flops / kLibrary > 1.1 * own;
 }
 
-Gemm choose_gemm(const Providers& p, DType dtype, std::optional<int64_t> rows, int64_t inner, int64_t columns,
-                 bool frozen_weight) {
-  const double flops =
-      2.0 * static_cast<double>(rows.value_or(1)) * static_cast<double>(inner) * static_cast<double>(columns);
+Gemm choose_gemm(const Providers& p, DType dtype, int64_t rows, int64_t inner, int64_t columns, bool frozen_weight) {
+  const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(columns);
   constexpr double kWorthACall = 2e6;  // below, the operator's fixed cost decides
-  if (!rows || *rows == 0 || inner == 0 || columns == 0) return Gemm::kAten;
+  if (rows == 0 || inner == 0 || columns == 0) return Gemm::kAten;
   if (dtype == DType::kF32) {
+    // Few rows: the time is reading the weight, which lies as it is read.
+    constexpr int64_t kFew = 8;
+    constexpr double kWorthPacking = 1e5;
+    if (p.panels && frozen_weight && (rows <= kFew || p.panels_ratio >= 1) && flops >= kWorthPacking)
+      return Gemm::kOwnPanels;
     if (p.onednn && p.onednn_f32_ratio > 1.15 && flops >= kWorthACall)
-      return frozen_weight && *rows > 1 ? Gemm::kOneDnnPacked : Gemm::kOneDnn;
-    if (p.mkl && frozen_weight && *rows >= p.mkl_packed_rows && flops >= kWorthACall) return Gemm::kMklPacked;
+      return frozen_weight && rows > 1 ? Gemm::kOneDnnPacked : Gemm::kOneDnn;
+    if (p.mkl && frozen_weight && rows >= p.mkl_packed_rows && flops >= kWorthACall) return Gemm::kMklPacked;
     return Gemm::kAten;
   }
   const bool reduced = (dtype == DType::kBF16 && p.onednn_bf16) || (dtype == DType::kF16 && p.onednn_f16);
   // Level with oneDNN where the product is large; a call costs 2 us, not 15.
-  if (dtype == DType::kBF16 && p.own_bf16 && frozen_weight && (*rows <= 16 || flops <= 4e7)) return Gemm::kOwnPacked;
+  if (dtype == DType::kBF16 && p.own_bf16 && frozen_weight && (rows <= 16 || flops <= 4e7)) return Gemm::kOwnPacked;
   // ATen's own path is oneDNN too, with a conversion of the weight and bias more per call (1.3-1.5x).
   if (reduced && p.onednn && flops >= kWorthACall / 4) return frozen_weight ? Gemm::kOneDnnPacked : Gemm::kOneDnn;
   return Gemm::kAten;

@@ -15,6 +15,7 @@ enum class Gemm : uint8_t {
   kOneDnn,        // mkldnn._linear_pointwise with the weight as it is
   kOneDnnPacked,  // ... with a packed weight
   kOwnPacked,     // flashover.packed_linear: bf16 with a packed weight
+  kOwnPanels,     // flashover.panel_linear: f32 with a packed weight
   kOwn,           // flashover.product: both operands packed at each call
 };
 
@@ -30,6 +31,8 @@ struct Providers {
   // oneDNN's gradient of a weight of one point, with strides, of images that lie channels last, is right. Its kernel for
   // AVX2 gives other numbers and writes beyond its memory (3.10.2, f32).
   bool onednn_strided_points = true;
+  bool panels = false;      // flashover.panel_linear takes f32 (AVX2) ...
+  double panels_ratio = 0;  // ... and its speed over the faster library's, in steps of a tenth
   // oneDNN's f32 GEMM speed over MKL's, in steps of a half. 1 on Intel, 2 on AMD.
   double onednn_f32_ratio = 1.0;
   // Rows from which MKL's packed f32 weight is quicker than the plain one (Sapphire Rapids: level at 16, 1.1-1.4x from
@@ -59,8 +62,7 @@ struct ProductSize {
 bool suits_product(const Providers& p, DType dtype, const ProductSize& size);
 
 // rows x inner times inner x columns. frozen_weight: packing is possible.
-Gemm choose_gemm(const Providers& p, DType dtype, std::optional<int64_t> rows, int64_t inner, int64_t columns,
-                 bool frozen_weight);
+Gemm choose_gemm(const Providers& p, DType dtype, int64_t rows, int64_t inner, int64_t columns, bool frozen_weight);
 
 // One group of a convolution: channels, points of the kernel and of the result.
 struct ConvolutionFacts {

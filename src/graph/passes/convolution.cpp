@@ -35,25 +35,36 @@ bool is_point(const TensorType& input, const TensorType& w, std::span<const Arg>
 bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias,
                  const target::Providers& providers, Values& results) {
   const Sizes sizes = r.b.sizes(x);
-  if (!all_const(sizes)) return false;
   const size_t rank = sizes.size();
-  int64_t rows = 1;
+  sym::Expr rows = 1;
   for (size_t d = 0; d < rank; ++d)
-    if (d != 1) rows *= sizes[d].value();
+    if (d != 1) rows = rows * sizes[d];
   const int64_t inner = sizes[1].value(), columns = r.b.size(weight, 0).value();
-  if (!suits_bf16x3(providers, r.b.dtype(x), rows, inner, columns)) return false;
+  const DType dtype = r.b.dtype(x);
+  const bool split = all_const(sizes) && suits_bf16x3(providers, dtype, rows.value(), inner, columns);
+  if (!split && choose_gemm(providers, dtype, rows.hint(), inner, columns, true) != target::Gemm::kOwnPanels)
+    return false;
   std::vector<int64_t> last{0}, back{0, static_cast<int64_t>(rank) - 1};
   for (size_t d = 2; d < rank; ++d)
     last.push_back(static_cast<int64_t>(d)), back.push_back(static_cast<int64_t>(d) - 1);
   last.push_back(1);
   const ValueId matrix = r.b.reshape(weight, {columns, inner});
   const ValueId points = r.b.reshape(r.b.permute(x, last), {rows, inner});
-  const ValueId packed = r.b.emit("flashover.pack_linear.default", {Ref{matrix}}, opaque_type(r.b.type(matrix)));
   TensorType type = r.b.type(points);
   type.sizes = {rows, columns};
-  const ValueId y = r.b.emit("flashover.packed_linear.default",
-                             {Ref{points}, Ref{packed}, dense_value(r, bias), sym::Expr(columns), std::string("none")},
-                             dense_type(type));
+  type = dense_type(type);
+  const TensorType opaque = opaque_type(r.b.type(matrix));
+  ValueId y;
+  if (split) {
+    const ValueId packed = r.b.emit("flashover.pack_linear.default", {Ref{matrix}}, opaque);
+    y = r.b.emit("flashover.packed_linear.default",
+                 {Ref{points}, Ref{packed}, dense_value(r, bias), sym::Expr(columns), std::string("none")}, type);
+  } else {
+    const ValueId packed = r.b.emit("flashover.pack_panels.default", {Ref{matrix}}, opaque);
+    y = r.b.emit("flashover.panel_linear.default",
+                 {Ref{points}, Ref{packed}, dense_value(r, bias), Arg(), sym::Expr(columns), std::string("none")},
+                 type);
+  }
   Sizes out{sizes[0]};
   out.insert(out.end(), sizes.begin() + 2, sizes.end());
   out.push_back(columns);

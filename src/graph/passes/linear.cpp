@@ -25,13 +25,26 @@ ValueId onednn_linear(Rewriter& r, ValueId x, ValueId weight, std::optional<Valu
                   std::move(type));
 }
 
+// (A transposed gradient has others.)
+ValueId with_dense_rows(Rewriter& r, ValueId x) {
+  const TensorType lies = r.b.type(x);
+  return lies.strides[1].is_const(1) ? x : in_strides(r, x, dense_type(lies));
+}
+
 ValueId own_linear(Rewriter& r, ValueId x, ValueId packed, std::optional<ValueId> bias, int64_t columns,
                    std::string activation, TensorType type) {
-  const TensorType lies = r.b.type(x);
-  const ValueId rows = lies.strides[1].is_const(1) ? x : in_strides(r, x, dense_type(lies));  // a transposed gradient
-  return r.b.emit("flashover.packed_linear.default",
-                  {Ref{rows}, Ref{packed}, dense_value(r, bias), sym::Expr(columns), std::move(activation)},
-                  std::move(type));
+  return r.b.emit(
+      "flashover.packed_linear.default",
+      {Ref{with_dense_rows(r, x)}, Ref{packed}, dense_value(r, bias), sym::Expr(columns), std::move(activation)},
+      std::move(type));
+}
+
+ValueId panel_linear(Rewriter& r, ValueId x, ValueId packed, std::optional<ValueId> bias, int64_t columns,
+                     std::string activation, TensorType type) {
+  return r.b.emit(
+      "flashover.panel_linear.default",
+      {Ref{with_dense_rows(r, x)}, Ref{packed}, dense_value(r, bias), Arg(), sym::Expr(columns), std::move(activation)},
+      std::move(type));
 }
 
 // x [rows, inner] times matrix [inner, columns] (+ bias [columns])
@@ -44,7 +57,8 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
     const TensorType& b = r.b.type(*bias);
     if (b.rank() != 1 || !sym::known_eq(b.sizes[0], m.sizes[1]) || b.dtype != a.dtype) return false;
   }
-  // Where the rows are a symbol the choice is for a typical number: all of these take any.
+  // Where the rows are a symbol the choice is for a typical number: all of ours take any, as do the libraries' of 16
+  // bits.
   const bool known = a.sizes[0].is_const();
   const int64_t rows = a.sizes[0].hint(), inner = m.sizes[0].value(), columns = m.sizes[1].value();
   const int64_t bytes =
@@ -54,10 +68,10 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   const bool own = !can_pack && suits_product(state.providers, a.dtype, {rows, inner, columns});
   const Gemm gemm = bf16x3 ? Gemm::kOwnPacked
                     : own  ? Gemm::kOwn
-                           : choose_gemm(state.providers, a.dtype,
-                                        known || a.dtype != DType::kF32 ? std::optional(rows) : std::nullopt, inner,
-                                         columns, can_pack);
-  if (gemm == Gemm::kAten) return false;
+                           : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
+  if (gemm == Gemm::kAten ||
+      (!known && a.dtype == DType::kF32 && gemm != Gemm::kOwn && gemm != Gemm::kOwnPacked && gemm != Gemm::kOwnPanels))
+    return false;
   // Of 16 bits, with operands that lie otherwise, as in a linear's backward, ATen's product is 1.2-2x faster: the
   // linear operator copies them.
   const auto lies = [](const TensorType& t, int64_t outer, int64_t inner) {
@@ -86,6 +100,12 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
     state.packed_bytes += bytes;
     const ValueId packed = r.b.emit("flashover.pack_linear.default", {Ref{weight}}, opaque_type(w));
     results = {own_linear(r, x, packed, bias, columns, "none", type)};
+    return true;
+  }
+  if (gemm == Gemm::kOwnPanels) {
+    state.packed_bytes += bytes;
+    const ValueId packed = r.b.emit("flashover.pack_panels.default", {Ref{weight}}, opaque_type(w));
+    results = {panel_linear(r, x, packed, bias, columns, "none", type)};
     return true;
   }
   ValueId packed = weight;
@@ -130,6 +150,7 @@ std::optional<std::string> own_activation(const Node& n) {
   if (n.op->name == op::relu) return "relu";
   if (n.op->name == op::silu) return "silu";
   if (n.op->name == op::sigmoid) return "sigmoid";
+  if (n.op->name == op::hardswish) return "hardswish";
   if (n.op->name != op::gelu) return std::nullopt;
   const auto* approximate = std::get_if<std::string>(&n.args[1]);
   return approximate && *approximate == "tanh" ? "gelu_tanh" : "gelu";
@@ -186,6 +207,11 @@ bool take_activation_of_linear(Rewriter& r, const Node& n, Values& results, cons
     if (!activation) return false;
     fused = own_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
                        ops::as_optional_value(linear.args[2]), ops::as_int(linear.args[3]), *activation, r.b.type(v));
+  } else if (linear.op->name == "flashover.panel_linear.default" && plain(5)) {
+    const auto activation = own_activation(n);
+    if (!activation) return false;
+    fused = panel_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
+                         ops::as_optional_value(linear.args[2]), ops::as_int(linear.args[4]), *activation, r.b.type(v));
   } else if (linear.op->name == kProduct && plain(3)) {
     const auto activation = own_activation(n);
     if (!activation) return false;

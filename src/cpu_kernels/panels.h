@@ -1,0 +1,50 @@
+// act(x w^T + bias + added) on f32 matrices with the processor's vectors (AVX2 or AVX512), the weight packed beforehand.
+//
+// Packed: panels of 16 columns, one behind the other; in a panel, its 16 numbers for each element of the inner dim,
+// zeros behind the last column. The same for all instruction sets. A tile of the result - some rows of one or two
+// panels - is summed up in registers: each element of the rows is spread over a vector and multiplied with the panel's
+// line. Sums of more than kInnerChunk products are made in chunks, which keeps their error small.
+#pragma once
+#include <cstdint>
+
+#include "cpu_kernels/linear.h"
+
+namespace flashover::cpu {
+
+bool has_panels();  // the processor has AVX2 at least, and this process may use it
+
+constexpr int64_t kPanel = 16, kInnerChunk = 512;
+inline int64_t panel_elements(int64_t columns, int64_t inner) { return ceil_div(columns, kPanel) * kPanel * inner; }
+void pack_panels(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
+                 float* packed);
+
+struct PanelLinear {
+  const float* x;  // [rows, inner], the inner dim dense
+  int64_t row_stride;
+  const float* packed;
+  const float* bias;   // [columns], or null
+  const float* added;  // [rows, columns], the columns dense, or null
+  int64_t added_stride;
+  float* out;  // dense
+  int64_t rows, inner, columns;
+  Activation activation = Activation::kNone;
+};
+void linear(const PanelLinear& l);
+
+// What an instruction set has for it.
+struct PanelKernels {
+  int64_t rows, panels;  // of a tile, at most
+  // c (tile rows of `panels` x 16 numbers) = rows of x, `stride` apart, times panels, `panel_stride` apart, for `inner`
+  // elements; `more`: added to what c holds.
+  using Multiply = void (*)(const float* x, int64_t stride, const float* panel, int64_t panel_stride, int64_t inner,
+                            bool more, float* c);
+  Multiply multiply[2][14];  // [panels - 1][rows - 1]
+  // out = act(c + bias + added), for `columns` columns of a tile's rows.
+  using Finish = void (*)(const float* c, int64_t c_stride, int64_t rows, int64_t columns, const float* bias,
+                          const float* added, int64_t added_stride, float* out, int64_t stride);
+  Finish finish[kActivations];
+};
+const PanelKernels& panel_kernels_avx2();
+const PanelKernels& panel_kernels_avx512();
+
+}  // namespace flashover::cpu
