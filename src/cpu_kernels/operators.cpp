@@ -34,6 +34,7 @@
 #include "cpu_kernels/random.h"
 #include "cpu_kernels/team.h"
 #include "cpu_kernels/unfold.h"
+#include "ops/names.h"
 #include "sym/environment.h"
 #include "target/providers.h"
 #include "torch/convolved.h"
@@ -67,6 +68,12 @@ at::Tensor pack_linear(const at::Tensor& weight) {
   return packed;
 }
 
+// Of a linear of x.
+bool is_result(const at::Tensor& out, const at::Tensor& x, int64_t columns) {
+  return out.dim() == 2 && out.size(0) == x.size(0) && out.size(1) == columns && out.is_contiguous() &&
+         out.scalar_type() == x.scalar_type();
+}
+
 template <typename T>
 void run_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
                 Activation activation, at::Tensor& out) {
@@ -81,22 +88,26 @@ void run_linear(const at::Tensor& x, const at::Tensor& packed, const std::option
                      .activation = activation});
 }
 
-at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
-                         int64_t columns, c10::string_view activation) {
+at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                              int64_t columns, c10::string_view activation, at::Tensor& out) {
   TORCH_CHECK(has_amx_bf16(), "packed_linear: this machine has no AMX");
   const auto act = activation_named({activation.data(), activation.size()});
   const bool f32 = x.scalar_type() == at::kFloat;
   TORCH_CHECK(
       act && x.dim() == 2 && (f32 || x.scalar_type() == at::kBFloat16) && is_dense_last(x) &&
           packed.scalar_type() == x.scalar_type() &&
-          packed.numel() == (f32 ? packed_f32_elements(columns, x.size(1)) / 2 : packed_elements(columns, x.size(1))),
+          packed.numel() == (f32 ? packed_f32_elements(columns, x.size(1)) / 2 : packed_elements(columns, x.size(1))) &&
+          is_result(out, x, columns),
       "packed_linear: wrong arguments");
   TORCH_CHECK(!bias || (bias->scalar_type() == x.scalar_type() && bias->numel() == columns && is_dense_last(*bias)),
               "packed_linear: wrong bias");
-  at::Tensor out = dense({x.size(0), columns}, x.scalar_type());
-  if (out.numel() == 0) return out;
-  (f32 ? run_linear<float> : run_linear<uint16_t>)(x, packed, bias, *act, out);
+  if (out.numel() > 0) (f32 ? run_linear<float> : run_linear<uint16_t>)(x, packed, bias, *act, out);
   return out;
+}
+at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                         int64_t columns, c10::string_view activation) {
+  at::Tensor out = dense({x.size(0), columns}, x.scalar_type());
+  return packed_linear_out(x, packed, bias, columns, activation, out);
 }
 
 at::Tensor pack_panels_op(const at::Tensor& weight) {
@@ -108,8 +119,9 @@ at::Tensor pack_panels_op(const at::Tensor& weight) {
   return packed;
 }
 
-at::Tensor panel_linear_op(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
-                           const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation) {
+at::Tensor& panel_linear_out(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                             const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation,
+                             at::Tensor& out) {
   const auto act = activation_named({activation.data(), activation.size()});
   const auto fits = [](const std::optional<at::Tensor>& t, at::IntArrayRef sizes) {
     return !t || (t->scalar_type() == at::kFloat && t->sizes() == sizes && is_dense_last(*t));
@@ -117,12 +129,11 @@ at::Tensor panel_linear_op(const at::Tensor& x, const at::Tensor& packed, const 
   TORCH_CHECK(has_panels() && act && x.dim() == 2 && x.scalar_type() == at::kFloat && is_dense_last(x) &&
                   packed.scalar_type() == at::kFloat && packed.is_contiguous() &&
                   packed.numel() == panel_elements(columns, x.size(1)) && fits(bias, {columns}) &&
-                  fits(added, {x.size(0), columns}),
+                  fits(added, {x.size(0), columns}) && is_result(out, x, columns),
               "panel_linear: wrong arguments");
   const auto numbers = [](const std::optional<at::Tensor>& t) {
     return t ? static_cast<const float*>(t->const_data_ptr()) : nullptr;
   };
-  at::Tensor out = dense({x.size(0), columns}, at::kFloat);
   if (out.numel() == 0) return out;
   linear(PanelLinear{.x = static_cast<const float*>(x.const_data_ptr()),
                      .row_stride = x.stride(0),
@@ -136,6 +147,11 @@ at::Tensor panel_linear_op(const at::Tensor& x, const at::Tensor& packed, const 
                      .columns = columns,
                      .activation = *act});
   return out;
+}
+at::Tensor panel_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                        const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation) {
+  at::Tensor out = dense({x.size(0), columns}, at::kFloat);
+  return panel_linear_out(x, packed, bias, added, columns, activation, out);
 }
 
 // Rows and columns of `t` [batch, rows, columns] or [rows, columns].
@@ -787,9 +803,15 @@ void register_operators() {
     add("pack_linear(Tensor weight) -> Tensor", "pack_linear", pack_linear);
     add("packed_linear(Tensor x, Tensor packed, Tensor? bias, int columns, str activation) -> Tensor", "packed_linear",
         packed_linear);
+    add("packed_linear.out(Tensor x, Tensor packed, Tensor? bias, int columns, str activation, *, Tensor(a!) out) -> "
+        "Tensor(a!)",
+        "packed_linear.out", packed_linear_out);
     add("pack_panels(Tensor weight) -> Tensor", "pack_panels", pack_panels_op);
     add("panel_linear(Tensor x, Tensor packed, Tensor? bias, Tensor? added, int columns, str activation) -> Tensor",
-        "panel_linear", panel_linear_op);
+        "panel_linear", panel_linear);
+    add("panel_linear.out(Tensor x, Tensor packed, Tensor? bias, Tensor? added, int columns, str activation, *, "
+        "Tensor(a!) out) -> Tensor(a!)",
+        "panel_linear.out", panel_linear_out);
     // (`wide`: the result of bf16 matrices is f32.)
     add("product(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False) -> Tensor", "product", product_op);
     add("bmm_flushed(Tensor a, Tensor b) -> Tensor", "bmm_flushed", bmm_flushed);
@@ -856,9 +878,9 @@ void register_operators() {
 }
 
 bool shares_by_team(std::string_view op) {
-  return op == "flashover.packed_linear.default" || op == "flashover.panel_linear.default" ||
-         op == "flashover.product.default" || op == "flashover.attention.default" ||
-         op == "flashover.attention_kept.default";
+  constexpr std::string_view kOps[] = {"flashover.packed_linear", "flashover.panel_linear", "flashover.product",
+                                       "flashover.attention", "flashover.attention_kept"};
+  return std::find(std::begin(kOps), std::end(kOps), op::without_overload(op)) != std::end(kOps);
 }
 
 }  // namespace flashover::cpu

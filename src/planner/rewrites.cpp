@@ -13,6 +13,8 @@ std::span<const Rewrite> rewrites() {
       {"mark_frozen_inputs", mark_frozen_inputs, kAll, "the readers of inputs are known"},
       {"fuse_products", fuse_products, kAll, "a fused step drops temporaries: before these get memory"},
       {"write_over_operands", write_over_operands, kAll, "lengthens lives: before memory is shared by lives"},
+      {"own_results", own_results, kCpu,
+       "temporaries get memory after it; the rewrites before it know operators as emitted"},
       {"reuse_in_place", reuse_in_place, kAll, "the order of steps is final"},
       {"fit_memory", fit_memory, kGpu, "what shares memory is known"},
       {"split_convolutions", split_convolutions, kGpu, "what is left beside them follows from fit_memory"},

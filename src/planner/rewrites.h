@@ -34,6 +34,9 @@ void fuse_products(Schedule& s, const Options& o);
 // memory is the plan's own.
 void write_over_operands(Schedule& s, const Options& o);
 
+// Operators of ours write their results into memory of the plan's own.
+void own_results(Schedule& s, const Options& o);
+
 // A kernel's result is put over an operand that only it still reads: another temporary, or on a GPU what an operator
 // returned (its memory is the plan's own). Sets Schedule::over.
 void reuse_in_place(Schedule& s, const Options& o);

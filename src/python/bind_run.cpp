@@ -7,8 +7,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 
 #include "base/boundary.h"
 #include "base/check.h"
@@ -28,16 +30,27 @@ namespace py = pybind11;
 namespace {
 
 // ---- escape hooks: the C functions behind `data`, numpy(), ... are wrapped in place, once ----
+// Callers that only look: they compare addresses or read through them, and keep none when they return. (Checkpoints are
+// written between calls of compiled code: comparing all weights in each call from then on would cost a fifth of it.)
+constexpr const char* kReaders[] = {"/safetensors/torch.py",
+                                    "/huggingface_hub/serialization/",
+                                    "/torch/serialization.py",
+                                    "/torch/onnx/_internal/",
+                                    "/torch/_dynamo/",
+                                    "/transformers/modeling_utils.py",
+                                    "/transformers/pytorch_utils.py"};
 // torch.compile's launchers ask for the address of everything they pass to kernels; what those write gets a new
 // version.
-bool asked_by_inductor() {
-  constexpr int kFrames = 4;
+constexpr const char* kLaunchers[] = {"/torch/_inductor/"};
+
+// Whether one of the innermost `depth` frames of Python is of a file that one of `parts` is in.
+bool asked_by(std::span<const char* const> parts, int depth) {
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
   bool found = false;
-  for (int i = 0; frame && i < kFrames && !found; ++i) {
+  for (int i = 0; frame && i < depth && !found; ++i) {
     PyCodeObject* code = PyFrame_GetCode(frame);
     const char* file = PyUnicode_AsUTF8(code->co_filename);
-    found = file && std::strstr(file, "/torch/_inductor/");
+    found = file && std::ranges::any_of(parts, [&](const char* part) { return std::strstr(file, part) != nullptr; });
     if (!file) PyErr_Clear();
     Py_DECREF(code);
     PyFrameObject* back = PyFrame_GetBack(frame);
@@ -50,7 +63,9 @@ bool asked_by_inductor() {
 void mark_escaped(PyObject* tensor, run::Alias alias) {
   if (!tensor || !THPVariable_Check(tensor)) return;
   const at::Tensor& t = THPVariable_Unpack(tensor);
-  if (alias == run::Alias::kAddress && t.is_cuda() && asked_by_inductor()) return;
+  if (alias == run::Alias::kAddress && (asked_by(kReaders, 1) || (t.is_cuda() && asked_by(kLaunchers, 4)))) return;
+  // An array of what requires a gradient is made from a detached copy, which owns the storage as long as it lives.
+  if (alias == run::Alias::kHandle && t.requires_grad()) alias = run::Alias::kOwner;
   run::mark_escaped(t.unsafeGetTensorImpl(), alias);
 }
 

@@ -7,9 +7,11 @@ import ctypes
 import gc
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy
 import pytest
+import safetensors.torch
 import torch
 
 from flashover import _C
@@ -361,6 +363,38 @@ def test_other_tensors_cost_nothing() -> None:
         c.check("others escaped")
     assert c.plan.counters["frozen_runs"] == 1
     assert c.plan.counters["content_checks"] == 0
+
+
+def save_pretrained(c: Case, folder: Path) -> None:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    class Model(PreTrainedModel):
+        config_class = PretrainedConfig
+
+        def __init__(self, config: PretrainedConfig) -> None:
+            super().__init__(config)
+            self.inner = c.m
+
+    Model(PretrainedConfig()).save_pretrained(folder)
+
+
+CHECKPOINTS: dict[str, Callable[[Case, Path], object]] = {
+    "torch.save": lambda c, folder: torch.save(c.m.state_dict(), folder / "m.pt"),
+    "safetensors": lambda c, folder: safetensors.torch.save_model(c.m, str(folder / "m.safetensors")),
+    "transformers": save_pretrained,
+}
+
+
+@pytest.mark.parametrize("how", CHECKPOINTS)
+def test_weights_that_were_saved_are_not_compared_in_each_call(how: str, tmp_path: Path) -> None:
+    c = Case()
+    CHECKPOINTS[how](c, tmp_path)
+    gc.collect()
+    c.check("after it was saved")  # views of it were there meanwhile: one look
+    checks = c.plan.counters["content_checks"]
+    for _ in range(3):
+        c.check("later")
+    assert c.plan.counters["content_checks"] == checks and c.plan.counters["frozen_runs"] <= 2
 
 
 def test_requires_grad_flip_keeps_the_frozen_part() -> None:
