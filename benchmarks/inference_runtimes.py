@@ -12,6 +12,7 @@ from eager's by more than 1e-3 of their rms.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import tempfile
@@ -44,8 +45,9 @@ class OnlyTensors(torch.nn.Module):
 
 
 def exported(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], folder: str) -> Path:
+    """Of a copy: torch.onnx keeps arrays over the weights' memory, which are other writers for those who pack weights."""
     path = Path(folder) / "model.onnx"
-    torch.onnx.export(OnlyTensors(model), args, path, kwargs=kwargs, dynamo=True, verbose=False)
+    torch.onnx.export(OnlyTensors(copy.deepcopy(model)), args, path, kwargs=kwargs, dynamo=True, verbose=False)
     return path
 
 

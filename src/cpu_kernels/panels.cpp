@@ -50,9 +50,13 @@ void Cut::take_group(int64_t group, int64_t first, int64_t last, const float* x,
   for (int64_t t = 0; t < tiles; ++t) {  // as equal as can be
     const int64_t from = (last - first) * t / tiles, rows = (last - first) * (t + 1) / tiles - from;
     const auto multiply = kernels.multiply[panels - 1][rows - 1];
-    for (int64_t k = 0; k < l.inner || k == 0; k += kInnerChunk)
-      multiply(x + from * stride + k, stride, packed + k * kPanel, panel_stride, std::min(kInnerChunk, l.inner - k),
-               k > 0, c);
+    for (int64_t k = 0; k < l.inner || k == 0; k += kInnerChunk) {
+      const float* const here = packed + k * kPanel;
+      // The last tiles fetch the next group: one panel each, or a single tile both.
+      const float* const next[2] = {t + 1 == tiles - 1 || tiles == 1 ? here + kernels.panels * panel_stride : here,
+                                    t == tiles - 1 ? here + (2 * kernels.panels - 1) * panel_stride : here};
+      multiply(x + from * stride + k, stride, here, panel_stride, std::min(kInnerChunk, l.inner - k), k > 0, next, c);
+    }
     const int64_t row = first + from;
     end_with(c, panels * kPanel, rows, columns, l.bias ? l.bias + column : nullptr,
              l.added ? l.added + row * l.added_stride + column : nullptr, l.added_stride,

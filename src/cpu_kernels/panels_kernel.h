@@ -4,7 +4,7 @@
 // P: panels. Pointers to every third row, since an address has one scaled index: row, row + stride, row + 2 * stride.
 template <int R, int P>
 void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t panel_stride, int64_t inner, bool more,
-                   float* c) {
+                   const float* const (&next)[2], float* c) {
   constexpr int kVectors = P * 16 / kLanes, kPerPanel = 16 / kLanes, kGroups = (R + 2) / 3;
   Vec sum[R][kVectors];
 #pragma GCC unroll 16
@@ -14,14 +14,18 @@ void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t p
   const float* from[kGroups];
 #pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) from[g] = x + 3 * g * stride;
-  const float* second = panel + (P - 1) * panel_stride;
+  const float *second = panel + (P - 1) * panel_stride, *soon = next[0], *then = next[1];
 #pragma GCC unroll 4
   for (int64_t k = 0; k < inner; ++k) {
     Vec line[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) line[v] = load((v < kPerPanel ? panel : second) + v % kPerPanel * kLanes);
+    _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(then), _MM_HINT_T1);
     panel += 16;
     second += 16;
+    soon += 16;
+    then += 16;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const float* row = from[r / 3];
