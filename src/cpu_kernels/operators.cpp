@@ -26,6 +26,7 @@
 #include "cpu_kernels/attention.h"
 #include "cpu_kernels/convolution.h"
 #include "cpu_kernels/convolution_weights.h"
+#include "cpu_kernels/depthwise_last.h"
 #include "cpu_kernels/embedding.h"
 #include "cpu_kernels/linear.h"
 #include "cpu_kernels/operators.h"
@@ -111,7 +112,8 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const st
 }
 
 at::Tensor pack_panels_op(const at::Tensor& weight) {
-  TORCH_CHECK(has_panels() && weight.dim() == 2 && weight.scalar_type() == at::kFloat, "pack_panels: an f32 matrix");
+  TORCH_CHECK(vector_kernels() && weight.dim() == 2 && weight.scalar_type() == at::kFloat,
+              "pack_panels: an f32 matrix");
   const int64_t columns = weight.size(0), inner = weight.size(1);
   at::Tensor packed = dense({panel_elements(columns, inner)}, at::kFloat);
   pack_panels(static_cast<const float*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns, inner,
@@ -126,7 +128,7 @@ at::Tensor& panel_linear_out(const at::Tensor& x, const at::Tensor& packed, cons
   const auto fits = [](const std::optional<at::Tensor>& t, at::IntArrayRef sizes) {
     return !t || (t->scalar_type() == at::kFloat && t->sizes() == sizes && is_dense_last(*t));
   };
-  TORCH_CHECK(has_panels() && act && x.dim() == 2 && x.scalar_type() == at::kFloat && is_dense_last(x) &&
+  TORCH_CHECK(vector_kernels() && act && x.dim() == 2 && x.scalar_type() == at::kFloat && is_dense_last(x) &&
                   packed.scalar_type() == at::kFloat && packed.is_contiguous() &&
                   packed.numel() == panel_elements(columns, x.size(1)) && fits(bias, {columns}) &&
                   fits(added, {x.size(0), columns}) && is_result(out, x, columns),
@@ -152,6 +154,71 @@ at::Tensor panel_linear(const at::Tensor& x, const at::Tensor& packed, const std
                         const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation) {
   at::Tensor out = dense({x.size(0), columns}, at::kFloat);
   return panel_linear_out(x, packed, bias, added, columns, activation, out);
+}
+
+// Points of a convolution's result in one dimension.
+int64_t points_of(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+  return std::max<int64_t>(0, (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1);
+}
+
+at::Tensor pack_depthwise_op(const at::Tensor& weight) {
+  TORCH_CHECK(vector_kernels() && weight.dim() == 4 && weight.size(1) == 1 && weight.scalar_type() == at::kFloat,
+              "pack_depthwise: an f32 weight of one channel a group");
+  const at::Tensor lying = weight.contiguous();
+  const int64_t channels = weight.size(0), taps = weight.size(2) * weight.size(3);
+  at::Tensor packed = dense({depthwise_elements(channels, taps)}, at::kFloat);
+  pack_depthwise(static_cast<const float*>(lying.const_data_ptr()), channels, taps,
+                 static_cast<float*>(packed.mutable_data_ptr()));
+  return packed;
+}
+
+at::Tensor& depthwise_last_out(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                               at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                               at::IntArrayRef dilation, c10::string_view activation, at::Tensor& out) {
+  const auto act = activation_named({activation.data(), activation.size()});
+  const auto positive = [](at::IntArrayRef list) { return list.size() == 2 && list[0] > 0 && list[1] > 0; };
+  TORCH_CHECK(vector_kernels() && act && positive(kernel) && positive(stride) && positive(dilation) &&
+                  padding.size() == 2 && padding[0] >= 0 && padding[1] >= 0 && x.dim() == 4 &&
+                  x.scalar_type() == at::kFloat && (x.size(1) <= 1 || x.stride(1) == 1) &&
+                  packed.scalar_type() == at::kFloat && packed.is_contiguous() &&
+                  packed.numel() == depthwise_elements(x.size(1), kernel[0] * kernel[1]) &&
+                  (!bias || (bias->scalar_type() == at::kFloat && bias->numel() == x.size(1) && is_dense_last(*bias))),
+              "depthwise_last: wrong arguments");
+  DepthwiseLast d{.x = static_cast<const float*>(x.const_data_ptr()),
+                  .image = x.stride(0),
+                  .row = x.stride(2),
+                  .column = x.stride(3),
+                  .packed = static_cast<const float*>(packed.const_data_ptr()),
+                  .bias = bias ? static_cast<const float*>(bias->const_data_ptr()) : nullptr,
+                  .out = static_cast<float*>(out.mutable_data_ptr()),
+                  .batch = x.size(0),
+                  .channels = x.size(1),
+                  .size = {x.size(2), x.size(3)},
+                  .out_size = {out.size(2), out.size(3)},
+                  .kernel = {kernel[0], kernel[1]},
+                  .stride = {stride[0], stride[1]},
+                  .padding = {padding[0], padding[1]},
+                  .dilation = {dilation[0], dilation[1]},
+                  .activation = *act};
+  for (int i = 0; i < 2; ++i)
+    TORCH_CHECK(d.out_size[i] == points_of(d.size[i], kernel[i], stride[i], padding[i], dilation[i]) &&
+                    out.scalar_type() == at::kFloat && out.size(0) == d.batch && out.size(1) == d.channels &&
+                    out.is_contiguous(at::MemoryFormat::ChannelsLast),
+                "depthwise_last: wrong result");
+  if (out.numel() > 0) depthwise(d);
+  return out;
+}
+at::Tensor depthwise_last(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                          at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                          at::IntArrayRef dilation, c10::string_view activation) {
+  TORCH_CHECK(x.dim() == 4 && kernel.size() == 2 && stride.size() == 2 && padding.size() == 2 && dilation.size() == 2 &&
+                  stride[0] > 0 && stride[1] > 0,
+              "depthwise_last: wrong arguments");
+  at::Tensor out = dense({x.size(0), points_of(x.size(2), kernel[0], stride[0], padding[0], dilation[0]),
+                          points_of(x.size(3), kernel[1], stride[1], padding[1], dilation[1]), x.size(1)},
+                         at::kFloat)
+                       .permute({0, 3, 1, 2});
+  return depthwise_last_out(x, packed, bias, kernel, stride, padding, dilation, activation, out);
 }
 
 // Rows and columns of `t` [batch, rows, columns] or [rows, columns].
@@ -812,6 +879,13 @@ void register_operators() {
     add("panel_linear.out(Tensor x, Tensor packed, Tensor? bias, Tensor? added, int columns, str activation, *, "
         "Tensor(a!) out) -> Tensor(a!)",
         "panel_linear.out", panel_linear_out);
+    add("pack_depthwise(Tensor weight) -> Tensor", "pack_depthwise", pack_depthwise_op);
+    add("depthwise_last(Tensor x, Tensor packed, Tensor? bias, int[] kernel, int[] stride, int[] padding, int[] "
+        "dilation, str activation) -> Tensor",
+        "depthwise_last", depthwise_last);
+    add("depthwise_last.out(Tensor x, Tensor packed, Tensor? bias, int[] kernel, int[] stride, int[] padding, int[] "
+        "dilation, str activation, *, Tensor(a!) out) -> Tensor(a!)",
+        "depthwise_last.out", depthwise_last_out);
     // (`wide`: the result of bf16 matrices is f32.)
     add("product(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False) -> Tensor", "product", product_op);
     add("bmm_flushed(Tensor a, Tensor b) -> Tensor", "bmm_flushed", bmm_flushed);
@@ -878,8 +952,8 @@ void register_operators() {
 }
 
 bool shares_by_team(std::string_view op) {
-  constexpr std::string_view kOps[] = {"flashover.packed_linear", "flashover.panel_linear", "flashover.product",
-                                       "flashover.attention", "flashover.attention_kept"};
+  constexpr std::string_view kOps[] = {"flashover.packed_linear", "flashover.panel_linear", "flashover.depthwise_last",
+                                       "flashover.product",       "flashover.attention",    "flashover.attention_kept"};
   return std::find(std::begin(kOps), std::end(kOps), op::without_overload(op)) != std::end(kOps);
 }
 

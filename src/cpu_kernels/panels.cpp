@@ -14,22 +14,15 @@ namespace {
 constexpr int64_t kChunkElements = 64 * 1024;  // of the rows
 constexpr int64_t kMostRows = 14, kMostPanels = 2;
 
-const PanelKernels* panel_kernels() {
-  static const PanelKernels* const kernels = target::has_feature("avx512") ? &panel_kernels_avx512()
-                                             : target::has_feature("avx2") ? &panel_kernels_avx2()
-                                                                           : nullptr;
-  return kernels;
-}
-
 // Rows so far apart lie in the same few sets of the L1 cache, which holds too few of them then: they are copied.
 constexpr int64_t kAlias = 512;
-bool rows_collide(const PanelLinear& l, const PanelKernels& k) {
+bool rows_collide(const PanelLinear& l, const VectorKernels& k) {
   return l.row_stride % kAlias == 0 && l.rows >= k.rows / 2 && l.inner > kPanel;
 }
 
 struct Cut {
   const PanelLinear& l;
-  const PanelKernels& kernels;
+  const VectorKernels& kernels;
   int64_t chunks, height, groups;  // chunks of `height` rows; groups of panels that a tile takes
   bool copies;
   FirstFailure failure{};
@@ -95,7 +88,12 @@ int64_t picoseconds(const PanelLinear& l) {
 
 }  // namespace
 
-bool has_panels() { return panel_kernels() != nullptr; }
+const VectorKernels* vector_kernels() {
+  static const VectorKernels* const kernels = target::has_feature("avx512") ? &vector_kernels_avx512()
+                                              : target::has_feature("avx2") ? &vector_kernels_avx2()
+                                                                            : nullptr;
+  return kernels;
+}
 
 void pack_panels(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                  float* packed) {
@@ -113,7 +111,7 @@ void pack_panels(const float* weight, int64_t column_stride, int64_t inner_strid
 }
 
 void linear(const PanelLinear& l) {
-  const PanelKernels& kernels = *panel_kernels();
+  const VectorKernels& kernels = *vector_kernels();
   const int64_t tile = kernels.rows;
   const int64_t most = std::max(2 * tile, kChunkElements / std::max<int64_t>(l.inner, 1));
   const int64_t height = ceil_div(ceil_div(l.rows, ceil_div(l.rows, most)), tile) * tile;

@@ -8,12 +8,11 @@
 #include <cstdint>
 
 #include "cpu_kernels/linear.h"
+#include "cpu_kernels/vectors.h"
 
 namespace flashover::cpu {
 
-bool has_panels();  // the processor has AVX2 at least, and this process may use it
-
-constexpr int64_t kPanel = 16, kInnerChunk = 512;
+constexpr int64_t kInnerChunk = 512;
 inline int64_t panel_elements(int64_t columns, int64_t inner) { return ceil_div(columns, kPanel) * kPanel * inner; }
 void pack_panels(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                  float* packed);
@@ -30,21 +29,5 @@ struct PanelLinear {
   Activation activation = Activation::kNone;
 };
 void linear(const PanelLinear& l);
-
-// What an instruction set has for it.
-struct PanelKernels {
-  int64_t rows, panels;  // of a tile, at most
-  // c (tile rows of `panels` x 16 numbers) = rows of x, `stride` apart, times panels, `panel_stride` apart, for `inner`
-  // elements; `more`: added to what c holds. next: two panels' parts that are fetched into L2 meanwhile.
-  using Multiply = void (*)(const float* x, int64_t stride, const float* panel, int64_t panel_stride, int64_t inner,
-                            bool more, const float* const (&next)[2], float* c);
-  Multiply multiply[2][14];  // [panels - 1][rows - 1]
-  // out = act(c + bias + added), for `columns` columns of a tile's rows.
-  using Finish = void (*)(const float* c, int64_t c_stride, int64_t rows, int64_t columns, const float* bias,
-                          const float* added, int64_t added_stride, float* out, int64_t stride);
-  Finish finish[kActivations];
-};
-const PanelKernels& panel_kernels_avx2();
-const PanelKernels& panel_kernels_avx512();
 
 }  // namespace flashover::cpu

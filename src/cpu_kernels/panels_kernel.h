@@ -60,21 +60,3 @@ void finish_tile(const float* c, int64_t c_stride, int64_t rows, int64_t columns
     }
   }
 }
-
-template <int P, int... R>
-void fill_multiply(PanelKernels& k, std::integer_sequence<int, R...>) {
-  ((k.multiply[P - 1][R] = multiply_tile<R + 1, P>), ...);
-}
-
-PanelKernels make_panel_kernels() {
-  constexpr int kPanels = kLanes == 16 ? 2 : 1;
-  PanelKernels k{
-      .rows = kRows,
-      .panels = kPanels,
-      .multiply = {},
-      .finish = {finish_tile<lane_same>, finish_tile<lane_relu>, finish_tile<lane_gelu>, finish_tile<lane_gelu_tanh>,
-                 finish_tile<lane_silu>, finish_tile<lane_sigmoid>, finish_tile<lane_hardswish>}};
-  fill_multiply<1>(k, std::make_integer_sequence<int, kRows>());
-  if constexpr (kPanels > 1) fill_multiply<kPanels>(k, std::make_integer_sequence<int, kRows>());
-  return k;
-}

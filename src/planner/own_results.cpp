@@ -18,6 +18,7 @@ struct OutVariant {
 constexpr OutVariant kOutVariants[] = {
     {"flashover.panel_linear.default", "flashover.panel_linear.out"},
     {"flashover.packed_linear.default", "flashover.packed_linear.out"},
+    {"flashover.depthwise_last.default", "flashover.depthwise_last.out"},
 };
 
 }  // namespace

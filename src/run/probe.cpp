@@ -75,7 +75,7 @@ Work work(const char* name, std::vector<Arg> args, const std::vector<at::Tensor>
 
 // act(x w^T) by panels.
 Work panels_work(const at::Tensor& x, const at::Tensor& w) {
-  if (!cpu::has_panels()) return {};
+  if (!cpu::vector_kernels()) return {};
   const int64_t columns = w.size(0), inner = w.size(1);
   const at::Tensor packed = at::empty({cpu::panel_elements(columns, inner)}), out = at::empty({x.size(0), columns});
   cpu::pack_panels(w.const_data_ptr<float>(), inner, 1, columns, inner, packed.mutable_data_ptr<float>());
@@ -131,7 +131,7 @@ target::Providers measure() {
 
 // Not measured, so not kept either: the processor says.
 void ask_processor(target::Providers& p) {
-  p.panels = cpu::has_panels();
+  p.panels = cpu::vector_kernels() != nullptr;
   p.own_f32 = p.onednn_strided_points = cpu::has_avx512();
   p.own_bf16 = cpu::has_amx_bf16();
 }

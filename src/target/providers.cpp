@@ -34,16 +34,18 @@ bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
   return flops / kLibrary > 1.1 * own;
 }
 
+bool suits_panels(const Providers& p, DType dtype, int64_t rows) {
+  constexpr int64_t kFew = 8;  // the time is reading the weight, which lies as it is read
+  return dtype == DType::kF32 && p.panels && (rows <= kFew || p.panels_ratio >= 1);
+}
+
 Gemm choose_gemm(const Providers& p, DType dtype, int64_t rows, int64_t inner, int64_t columns, bool frozen_weight) {
   const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(columns);
   constexpr double kWorthACall = 2e6;  // below, the operator's fixed cost decides
   if (rows == 0 || inner == 0 || columns == 0) return Gemm::kAten;
   if (dtype == DType::kF32) {
-    // Few rows: the time is reading the weight, which lies as it is read.
-    constexpr int64_t kFew = 8;
     constexpr double kWorthPacking = 1e5;
-    if (p.panels && frozen_weight && (rows <= kFew || p.panels_ratio >= 1) && flops >= kWorthPacking)
-      return Gemm::kOwnPanels;
+    if (frozen_weight && flops >= kWorthPacking && suits_panels(p, dtype, rows)) return Gemm::kOwnPanels;
     if (p.onednn && p.onednn_f32_ratio > 1.15 && flops >= kWorthACall)
       return frozen_weight && rows > 1 ? Gemm::kOneDnnPacked : Gemm::kOneDnn;
     if (p.mkl && frozen_weight && rows >= p.mkl_packed_rows && flops >= kWorthACall) return Gemm::kMklPacked;

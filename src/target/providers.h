@@ -61,6 +61,9 @@ struct ProductSize {
 // rows, and where much is padded.
 bool suits_product(const Providers& p, DType dtype, const ProductSize& size);
 
+// Whether flashover.panel_linear is as quick as the libraries for so many rows.
+bool suits_panels(const Providers& p, DType dtype, int64_t rows);
+
 // rows x inner times inner x columns. frozen_weight: packing is possible.
 Gemm choose_gemm(const Providers& p, DType dtype, int64_t rows, int64_t inner, int64_t columns, bool frozen_weight);
 

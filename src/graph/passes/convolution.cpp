@@ -18,6 +18,7 @@ namespace {
 // Both take the same arguments.
 constexpr std::string_view kPackedConvolution = "mkldnn._convolution_pointwise.default",
                            kConvolutionOfAnySize = "flashover.convolution_of_any_size.default";
+constexpr std::string_view kDepthwise = "flashover.depthwise_last.default";
 
 Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim
   std::vector<int64_t> list = ops::as_ints(a);
@@ -42,8 +43,7 @@ bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> 
   const int64_t inner = sizes[1].value(), columns = r.b.size(weight, 0).value();
   const DType dtype = r.b.dtype(x);
   const bool split = all_const(sizes) && suits_bf16x3(providers, dtype, rows.value(), inner, columns);
-  if (!split && choose_gemm(providers, dtype, rows.hint(), inner, columns, true) != target::Gemm::kOwnPanels)
-    return false;
+  if (!split && !suits_panels(providers, dtype, rows.hint())) return false;
   std::vector<int64_t> last{0}, back{0, static_cast<int64_t>(rank) - 1};
   for (size_t d = 2; d < rank; ++d)
     last.push_back(static_cast<int64_t>(d)), back.push_back(static_cast<int64_t>(d) - 1);
@@ -90,6 +90,16 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   const Arg stride = spatial(n.args[kStride], rank - 2), padding = spatial(n.args[kPadding], rank - 2),
             dilation = spatial(n.args[kDilation], rank - 2);
   const auto x_last = [&] { return in_strides(r, x, channels_last(input)); };
+  if (rank == 4 && ops::as_int(n.args[kGroups]) > 1 && w.sizes[1].is_const(1) &&
+      sym::known_eq(w.sizes[0], input.sizes[1]) && input.dtype == DType::kF32 && providers.panels) {
+    const ValueId packed = r.b.emit("flashover.pack_depthwise.default", {Ref{weight}}, opaque_type(w));
+    const Arg kernel = int_list({w.sizes[2].value(), w.sizes[3].value()});
+    results = {r.b.emit(
+        kDepthwise,
+        {Ref{x_last()}, Ref{packed}, dense_value(r, bias), kernel, stride, padding, dilation, std::string("none")},
+        type)};
+    return true;
+  }
   if (is_point(input, w, std::span(n.args).subspan(kStride)) &&
       use_product(r, x_last(), weight, bias, providers, results))
     return true;
@@ -527,13 +537,22 @@ bool take_points_backward(Rewriter& r, const Node& n, Values& results, const voi
 // activation(conv): the convolution computes it.
 bool take_activation_of_convolution(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& providers = *static_cast<const target::Providers*>(user);
-  const auto activation = fused_activation(n);
   const ValueId top = ops::as_value(n.args[0]);
-  if (!activation || providers.strict_numerics || r.uses(top) != 1) return false;
+  if (providers.strict_numerics || r.uses(top) != 1) return false;
   const ValueId v = skip_copies(r, top);
+  if (r.uses(v) != 1) return false;
+  if (const Node* found = r.def(v, kDepthwise)) {
+    const auto activation = own_activation(n);
+    if (!activation || std::get<std::string>(found->args[7]) != "none") return false;
+    std::vector<Arg> args = found->args;
+    args[7] = *activation;
+    results = {r.b.emit(kDepthwise, std::move(args), r.b.type(v))};
+    return true;
+  }
+  const auto activation = fused_activation(n);
   const Node* found = r.def(v, kPackedConvolution);
   if (!found) found = r.def(v, kConvolutionOfAnySize);
-  if (!found || std::get<std::string>(found->args[7]) != "none" || r.uses(v) != 1) return false;
+  if (!activation || !found || std::get<std::string>(found->args[7]) != "none") return false;
   Node conv = *found;
   conv.args[7] = std::string(activation->attr);
   conv.args[9] = activation->algorithm;
@@ -553,6 +572,7 @@ constexpr RewriteRule kConvolution[] = {
     {op::convolution_backward, "the same", lay_last_backward},
     {op::convolution_backward, "a weight's gradient that oneDNN's kernel has wrong", take_points_backward},
     {op::gelu, "gelu(conv)", take_activation_of_convolution},
+    {op::relu, "relu(conv), where it keeps NaN", take_activation_of_convolution},
     {op::silu, "silu(conv)", take_activation_of_convolution},
     {op::hardswish, "hardswish(conv)", take_activation_of_convolution},
     {op::tanh, "tanh(conv)", take_activation_of_convolution},

@@ -145,17 +145,6 @@ bool from_bmm(Rewriter& r, const Node& n, Values& results, const void* user) {
   return true;
 }
 
-// As flashover.packed_linear calls it. Its relu keeps NaN.
-std::optional<std::string> own_activation(const Node& n) {
-  if (n.op->name == op::relu) return "relu";
-  if (n.op->name == op::silu) return "silu";
-  if (n.op->name == op::sigmoid) return "sigmoid";
-  if (n.op->name == op::hardswish) return "hardswish";
-  if (n.op->name != op::gelu) return std::nullopt;
-  const auto* approximate = std::get_if<std::string>(&n.args[1]);
-  return approximate && *approximate == "tanh" ? "gelu_tanh" : "gelu";
-}
-
 // The value that nothing else reads behind views of it, which are put into `views`; the last one first.
 ValueId behind_views(Rewriter& r, ValueId v, std::vector<Node>& views) {
   for (;;) {

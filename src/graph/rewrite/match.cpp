@@ -107,4 +107,14 @@ std::optional<FusedActivation> fused_activation(const Node& n) {
   return std::nullopt;
 }
 
+std::optional<std::string> own_activation(const Node& n) {
+  if (n.op->name == op::relu) return "relu";
+  if (n.op->name == op::silu) return "silu";
+  if (n.op->name == op::sigmoid) return "sigmoid";
+  if (n.op->name == op::hardswish) return "hardswish";
+  if (n.op->name != op::gelu) return std::nullopt;
+  const auto* approximate = std::get_if<std::string>(&n.args[1]);
+  return approximate && *approximate == "tanh" ? "gelu_tanh" : "gelu";
+}
+
 }  // namespace flashover::graph

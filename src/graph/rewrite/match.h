@@ -33,5 +33,7 @@ struct FusedActivation {
   std::string algorithm;       // "tanh" for gelu
 };
 std::optional<FusedActivation> fused_activation(const Node& n);
+// As the operators of ours call it. Their relu keeps NaN.
+std::optional<std::string> own_activation(const Node& n);
 
 }  // namespace flashover::graph

@@ -1,0 +1,26 @@
+// The table of an instruction set (vectors.h): included behind panels_kernel.h and depthwise_kernel.h.
+
+template <int P, int... R>
+void fill_multiply(VectorKernels& k, std::integer_sequence<int, R...>) {
+  ((k.multiply[P - 1][R] = multiply_tile<R + 1, P>), ...);
+}
+
+VectorKernels make_vector_kernels() {
+  constexpr int kPanels = kLanes == 16 ? 2 : 1;
+  VectorKernels k{
+      .rows = kRows,
+      .panels = kPanels,
+      .multiply = {},
+      .finish = {finish_tile<lane_same>, finish_tile<lane_relu>, finish_tile<lane_gelu>, finish_tile<lane_gelu_tanh>,
+                 finish_tile<lane_silu>, finish_tile<lane_sigmoid>, finish_tile<lane_hardswish>},
+      .depthwise = {sum_panels<sum_taps<1>>, sum_panels<sum_taps<2>>, sum_panels<sum_taps<3>>, sum_panels<sum_taps<4>>},
+      .depthwise_of = {{{sum_panels<sum_rows<4, 3, 1>>, sum_panels<sum_rows<8, 3, 1>>},
+                        {sum_panels<sum_rows<4, 3, 2>>, sum_panels<sum_rows<8, 3, 2>>}},
+                       {{sum_panels<sum_rows<4, 5, 1>>, sum_panels<sum_rows<8, 5, 1>>},
+                        {sum_panels<sum_rows<4, 5, 2>>, sum_panels<sum_rows<8, 5, 2>>}},
+                       {{sum_panels<sum_rows<4, 7, 1>>, sum_panels<sum_rows<8, 7, 1>>},
+                        {sum_panels<sum_rows<4, 7, 2>>, sum_panels<sum_rows<8, 7, 2>>}}}};
+  fill_multiply<1>(k, std::make_integer_sequence<int, kRows>());
+  if constexpr (kPanels > 1) fill_multiply<kPanels>(k, std::make_integer_sequence<int, kRows>());
+  return k;
+}

@@ -1,0 +1,42 @@
+// What an instruction set has for products by panels (panels.h) and for depthwise convolutions (depthwise_last.h):
+// functions over a few numbers at a time, written once in panels_kernel.h and depthwise_kernel.h.
+#pragma once
+#include <cstdint>
+
+#include "cpu_kernels/linear.h"
+
+namespace flashover::cpu {
+
+constexpr int64_t kPanel = 16;  // columns or channels that lie side by side in packed weights
+
+struct VectorKernels {
+  int64_t rows, panels;  // of a tile of a product, at most
+  // c (tile rows of `panels` x 16 numbers) = rows of x, `stride` apart, times panels, `panel_stride` apart, for `inner`
+  // elements; `more`: added to what c holds. next: two panels' parts that are fetched into L2 meanwhile.
+  using Multiply = void (*)(const float* x, int64_t stride, const float* panel, int64_t panel_stride, int64_t inner,
+                            bool more, const float* const (&next)[2], float* c);
+  Multiply multiply[2][14];  // [panels - 1][rows - 1]
+  // out = act(c + bias + added), for `columns` columns of a tile's rows.
+  using Finish = void (*)(const float* c, int64_t c_stride, int64_t rows, int64_t columns, const float* bias,
+                          const float* added, int64_t added_stride, float* out, int64_t stride);
+  Finish finish[kActivations];
+
+  // c (points of `panels` x 16 numbers) = for each point, `step` apart in x, the sum over taps times the weight. `channels`
+  // of the last panel are there.
+  struct Taps {
+    int64_t rows, columns, row, column;  // how many there are, how far apart they are in x
+    int64_t weight_row, weight_panel;    // how far apart in the weight rows of taps are, and panels
+  };
+  using Depthwise = void (*)(const float* x, int64_t step, const float* weight, const Taps& taps, int64_t panels,
+                             int64_t channels, float* c);
+  static constexpr int64_t kPoints = 8, kChannelPanels = 4;  // at most
+  Depthwise depthwise[4];                                    // [points - 1]
+  // The same for 4 or 8 points with 3, 5 or 7 columns of taps side by side, points one or two of them apart: what is
+  // loaded serves all points that it belongs to. [columns / 2 - 1][points apart - 1][points / 4 - 1]
+  Depthwise depthwise_of[3][2][2];
+};
+const VectorKernels* vector_kernels();  // of this machine; null: it has no AVX2, or the process may not use it
+const VectorKernels& vector_kernels_avx2();
+const VectorKernels& vector_kernels_avx512();
+
+}  // namespace flashover::cpu
