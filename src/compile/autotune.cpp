@@ -21,7 +21,7 @@ std::vector<target::Providers> ways_to_choose(const target::Providers& base) {
       ways.push_back(p);
   };
   if (base.own_bf16) way([](target::Providers& p) { p.own_bf16 = false; });
-  if (base.panels) way([](target::Providers& p) { p.own_bf16 = false, p.panels_ratio = 1; });
+  if (base.panels) way([](target::Providers& p) { p.own_bf16 = false, p.quick_panels = true; });
   const auto library = [&](auto&& change) {  // for every f32 linear
     way([&](target::Providers& p) {
       p.own_bf16 = p.panels = false;

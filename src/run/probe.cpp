@@ -111,7 +111,8 @@ target::Providers measure() {
   };
   const double f32 = speed_ratio(linear(x, w), onednn(x, w), 20);
   p.onednn = f32 > 0;
-  p.panels_ratio = std::round(10 * speed_ratio(f32 > 1 ? onednn(x, w) : linear(x, w), panels_work(x, w), 20)) / 10;
+  // (Where the two are level, ours takes activations along and writes where it is told.)
+  p.quick_panels = speed_ratio(f32 > 1 ? onednn(x, w) : linear(x, w), panels_work(x, w), 20) > 0.9;
   // Around one it is noise, and the library that eager uses has the better claim.
   if (p.onednn) p.onednn_f32_ratio = f32 < 1.4 && f32 > 0.7 ? 1.0 : std::clamp(std::round(f32 * 2) / 2, 0.5, 4.0);
   const auto reduced = [&](at::ScalarType type) {
@@ -158,24 +159,24 @@ target::Providers probe() {
 
 std::string write(const target::Providers& p) {
   std::string out = "3";
-  for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16}) out += has ? " 1" : " 0";
-  return out + " " + fixed_decimal(p.onednn_f32_ratio, 1) + " " + fixed_decimal(p.panels_ratio, 1);
+  for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.quick_panels})
+    out += has ? " 1" : " 0";
+  return out + " " + fixed_decimal(p.onednn_f32_ratio, 1);
 }
 
 std::optional<target::Providers> parse_providers(std::string_view text) {
   const std::vector<std::string> words = split(text, ' ');
   if (words.size() != 9 || words[0] != "3") return std::nullopt;
   target::Providers p;
-  bool* const has[] = {&p.mkl, &p.onednn, &p.onednn_bf16, &p.onednn_f16, &p.slow_bf16, &p.slow_f16};
+  bool* const has[] = {&p.mkl, &p.onednn, &p.onednn_bf16, &p.onednn_f16, &p.slow_bf16, &p.slow_f16, &p.quick_panels};
   for (size_t i = 0; i < std::size(has); ++i) {
     const std::string& word = words[i + 1];
     if (word != "0" && word != "1") return std::nullopt;
     *has[i] = word == "1";
   }
-  const std::optional<double> ratio = parse_number<double>(words[7]), panels = parse_number<double>(words[8]);
-  if (!ratio || !(*ratio >= 0.5 && *ratio <= 4) || !panels || !(*panels >= 0 && *panels <= 100)) return std::nullopt;
+  const std::optional<double> ratio = parse_number<double>(words[8]);
+  if (!ratio || !(*ratio >= 0.5 && *ratio <= 4)) return std::nullopt;
   p.onednn_f32_ratio = *ratio;
-  p.panels_ratio = *panels;
   ask_processor(p);
   return p;
 }

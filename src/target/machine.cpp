@@ -25,8 +25,8 @@ Providers parse_machine(std::string_view words) {
   static constexpr std::pair<std::string_view, bool Providers::*> kWords[] = {
       {"onednn_bf16", &Providers::onednn_bf16}, {"slow_bf16", &Providers::slow_bf16},
       {"own_f32", &Providers::own_f32},         {"own_bf16", &Providers::own_bf16},
-      {"panels", &Providers::panels},           {"strict", &Providers::strict_numerics},
-      {"eagers_bits", &Providers::eagers_bits}};
+      {"panels", &Providers::panels},           {"quick_panels", &Providers::quick_panels},
+      {"strict", &Providers::strict_numerics},  {"eagers_bits", &Providers::eagers_bits}};
   static constexpr std::pair<std::string_view, int64_t Providers::*> kNumbers[] = {
       {"random_threads", &Providers::random_threads}, {"pack_budget", &Providers::pack_budget}};
   constexpr std::string_view kWrongPoints = "wrong_strided_points";
@@ -37,7 +37,6 @@ Providers parse_machine(std::string_view words) {
     if (word.empty()) continue;
     if (const auto* row = row_of(kWords, word)) {
       out.*row->second = true;
-      if (out.panels) out.panels_ratio = 1;
     } else if (word == kWrongPoints) {
       out.onednn_strided_points = false;
     } else if (const auto* number = row_of(kNumbers, word.substr(0, word.find('=')))) {

@@ -11,11 +11,10 @@ namespace flashover::target {
 std::string describe(const Providers& p) {
   std::string out;
   for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.own_f32, p.own_bf16, p.panels,
-                 p.onednn_strided_points, p.strict_numerics, p.eagers_bits, p.deterministic})
+                 p.quick_panels, p.onednn_strided_points, p.strict_numerics, p.eagers_bits, p.deterministic})
     out += b ? '1' : '0';
-  return out + " " + fixed_decimal(p.onednn_f32_ratio, 6) + " " + fixed_decimal(p.panels_ratio, 6) + " " +
-         std::to_string(p.mkl_packed_rows) + " " + std::to_string(p.pack_budget) + " " +
-         std::to_string(p.random_threads);
+  return out + " " + fixed_decimal(p.onednn_f32_ratio, 6) + " " + std::to_string(p.mkl_packed_rows) + " " +
+         std::to_string(p.pack_budget) + " " + std::to_string(p.random_threads);
 }
 
 bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
@@ -36,7 +35,7 @@ bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
 
 bool suits_panels(const Providers& p, DType dtype, int64_t rows) {
   constexpr int64_t kFew = 8;  // the time is reading the weight, which lies as it is read
-  return dtype == DType::kF32 && p.panels && (rows <= kFew || p.panels_ratio >= 1);
+  return dtype == DType::kF32 && p.panels && (rows <= kFew || p.quick_panels);
 }
 
 Gemm choose_gemm(const Providers& p, DType dtype, int64_t rows, int64_t inner, int64_t columns, bool frozen_weight) {

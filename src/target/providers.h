@@ -31,8 +31,8 @@ struct Providers {
   // oneDNN's gradient of a weight of one point, with strides, of images that lie channels last, is right. Its kernel for
   // AVX2 gives other numbers and writes beyond its memory (3.10.2, f32).
   bool onednn_strided_points = true;
-  bool panels = false;      // flashover.panel_linear takes f32 (AVX2) ...
-  double panels_ratio = 0;  // ... and its speed over the faster library's, in steps of a tenth
+  bool panels = false;        // flashover.panel_linear and depthwise_last take f32 (AVX2) ...
+  bool quick_panels = false;  // ... and the products are as quick as the libraries'
   // oneDNN's f32 GEMM speed over MKL's, in steps of a half. 1 on Intel, 2 on AMD.
   double onednn_f32_ratio = 1.0;
   // Rows from which MKL's packed f32 weight is quicker than the plain one (Sapphire Rapids: level at 16, 1.1-1.4x from
