@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import locale
 import os
+import runpy
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,18 +24,10 @@ os.environ.setdefault("FLASHOVER_RETREAT", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # FLASHOVER_ISA caps what Flashover itself uses; a machine of that level has no more for the libraries either. They read
 # these when torch is loaded.
-LIBRARY_LEVELS = {
-    "scalar": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
-    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
-    "avx512": {
-        "ATEN_CPU_CAPABILITY": "avx512",
-        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX512",
-    },
-}
 if os.environ.get("FLASHOVER_ISA"):
     assert "torch" not in sys.modules, "the libraries' levels are set too late"
-    os.environ.update(LIBRARY_LEVELS[os.environ["FLASHOVER_ISA"]])
+    levels = runpy.run_path(str(ROOT / "python" / "flashover" / "_library_levels.py"))
+    os.environ.update(levels["LIBRARY_LEVELS"][os.environ["FLASHOVER_ISA"]])
 
 
 if name := os.environ.get("FLASHOVER_TEST_DEVICE"):  # where tensors are made that say nothing of it

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from flashover import _C, exc
+from flashover import _C, _targets, exc
 from flashover import options as options_table
 from flashover._program import Argument, Bounds, Program, capture
 
@@ -25,11 +25,14 @@ def package(
     *,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    targets: Sequence[str] = (_targets.NATIVE,),
     prepare: bool = True,
 ) -> None:
     """Writes programs into one file: a torch.export.ExportedProgram (Flashover's or torch's), or several by name.
 
-    Equal weights are stored once. The file holds machine code for this kind of machine; mode, options: as compile()'s.
+    Equal weights are stored once; mode, options: as compile()'s.
+    targets: the kinds of machines that the file holds machine code for, "native" (this one), "avx512", "avx2",
+    "scalar"; where it is loaded, the best one that the machine has is taken.
     prepare: what is computed of weights alone (packed matrices) lies in the file, too: on the same processor, with as
     many threads, the first call finds it; the file is up to twice as large.
     """
@@ -37,13 +40,15 @@ def package(
     if not named or not all(isinstance(name, str) and name for name in named):
         raise TypeError("package() takes an ExportedProgram, or a dict of such by name")
     values = options_table.resolve(mode, options)
-    writer = _Writer(several=len(named) > 1)
+    writer = _Writer()
+    levels = _targets.ordered(targets)
     for name, program in named.items():
         if not isinstance(program, torch.export.ExportedProgram):
             raise TypeError(
                 f"package() takes ExportedPrograms (flashover.export makes them), not {type(program).__name__}"
             )
-        writer.add(name, program, values)
+        writer.add(name, program)
+    writer.compile(levels, values)
     writer.write(os.fspath(path), prepare)
 
 
@@ -86,8 +91,9 @@ class AotCompiled:
 
         with tempfile.TemporaryDirectory(prefix="flashover") as folder:
             path = os.path.join(folder, "function.flash")
-            writer = _Writer(several=False)
-            writer.add("forward", export(function, args, kwargs), dict(options))
+            writer = _Writer()
+            writer.add("forward", export(function, args, kwargs))
+            writer.compile([_targets.NATIVE], options)
             writer.write(path, prepare=True)
             with open(path, "rb") as file:
                 self._bytes = file.read()
@@ -108,6 +114,7 @@ class Entry:
     def __init__(self, native: Any, index: int, description: dict[str, Any]) -> None:
         self._native, self._index, self._description = native, index, description
         self.name: str = description["name"]
+        self.target: str = description["target"]  # the machines that its code is for
         self.prepared: int = description["prepared"]  # tensors made of weights alone that calls find in the file
         self._arguments_spec = _spec_of(description["arguments_spec"])
         self._results_spec = _spec_of(description["results_spec"])
@@ -252,16 +259,24 @@ def _text_of(expression: Any) -> str:
 class _Writer:
     """The parts of a package, as they are put together."""
 
-    def __init__(self, several: bool) -> None:
-        self.several = several
+    def __init__(self) -> None:
         self.weights: dict[str, torch.Tensor] = {}
+        self.programs: list[str] = []  # by entry: its text
         self.entries: list[dict[str, Any]] = []
         self.plans: list[tuple[str, bytes]] = []
 
-    def add(self, name: str, exported: Any, values: dict[str, str]) -> None:
+    def compile(self, targets: Sequence[str], values: Mapping[str, str]) -> None:
+        """Makes the plans of all entries for each target, the best one first."""
+        for target in targets:
+            plans = _targets.plans_for(target, self.programs, values)
+            for entry, plan in zip(self.entries, plans, strict=True):
+                section = f"plan {target} {entry['name']}"
+                self.plans.append((section, plan))
+                entry["plans"].append(section)
+
+    def add(self, name: str, exported: Any) -> None:
         program, sizes = _program_of(exported)
-        section = f"plan {name}"
-        self.plans.append((section, _C.plan_of_program(program.data["text"], values)))
+        self.programs.append(program.data["text"])
         tensors = {n: self._weight(name, n, t) for n, t in program.tensors.items()}
 
         def binding(a: Argument) -> tuple[str, Any]:
@@ -281,7 +296,7 @@ class _Writer:
         self.entries.append(
             {
                 "name": name,
-                "plans": [section],
+                "plans": [],
                 "inputs": [binding(a) for a in program.inputs],
                 "arguments": arguments,
                 "results": [binding(a) for a in program.results],

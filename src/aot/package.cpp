@@ -45,12 +45,9 @@ std::vector<at::Tensor> weights_in(const std::shared_ptr<char>& section, const M
 size_t fitting_plan(const PackagedEntry& e, const std::vector<plan::Plan>& plans) {
   std::string why;
   for (size_t i = 0; i < plans.size(); ++i) {
-    try {
-      run::device_here(plans[i]);
-      return i;
-    } catch (const Declined& d) {
-      why += "\n- for " + plans[i].target + ": " + d.reason;
-    }
+    const std::string reason = run::why_not_here(plans[i]);
+    if (reason.empty()) return i;
+    why += "\n- for " + plans[i].target + ": " + reason;
   }
   throw UserError("entry " + e.name + " of the package does not run on this machine:" + why);
 }
@@ -177,17 +174,21 @@ const plan::Plan& plan_of(const Plans& plans, const PackagedPlan& p) {
   return found->second;
 }
 
-// Fills in what plans for this machine compute of weights alone; what is returned keeps the bytes.
+// Fills in what the plans that this machine takes compute of weights alone; what is returned keeps the bytes.
 std::vector<at::Tensor> add_prepared(Manifest& m, const Plans& plans, const std::vector<at::Tensor>& weights,
                                      Pool& pool) {
   std::vector<at::Tensor> keep;
   for (PackagedEntry& e : m.entries)
-    for (PackagedPlan& packaged : e.plans)
-      for (PreparedTensor& p : prepare(plan_of(plans, packaged), e, weights)) {
+    for (PackagedPlan& packaged : e.plans) {
+      const plan::Plan& plan = plan_of(plans, packaged);
+      if (!run::why_not_here(plan).empty()) continue;
+      for (PreparedTensor& p : prepare(plan, e, weights)) {
         pool.put(p.bytes, false, p.about);
         packaged.prepared.push_back(std::move(p.about));
         keep.push_back(std::move(p.tensor));
       }
+      break;  // the one that this machine takes
+    }
   return keep;
 }
 

@@ -951,6 +951,19 @@ void register_operators() {
   static_cast<void>(done);
 }
 
+std::string_view missing_for(std::string_view op) {
+  constexpr std::string_view kOwn = "flashover.";
+  if (!op.starts_with(kOwn)) return {};
+  op.remove_prefix(kOwn.size());
+  constexpr std::string_view kAmx[] = {"pack_linear.", "packed_linear.", "product.", "unfolded_"};
+  constexpr std::string_view kAvx512[] = {"attention", "convolution.", "convolution_input_", "convolution_weight_"};
+  const auto is_one_of = [&](std::span<const std::string_view> names) {
+    return std::ranges::any_of(names, [&](std::string_view n) { return op.starts_with(n); });
+  };
+  if (is_one_of(kAmx) && !has_amx_bf16()) return "amx_bf16";
+  return is_one_of(kAvx512) && !has_avx512() ? "avx512" : "";
+}
+
 bool shares_by_team(std::string_view op) {
   constexpr std::string_view kOps[] = {"flashover.packed_linear", "flashover.panel_linear", "flashover.depthwise_last",
                                        "flashover.product",       "flashover.attention",    "flashover.attention_kept"};

@@ -203,7 +203,13 @@ void bind_aot(py::module_& m) {
         const aot::Manifest manifest = aot::check_package(aot::Container(aot::open_file(path)), &plans);
         std::vector<std::pair<size_t, const plan::Plan*>> first;
         for (const auto& of_entry : plans) first.emplace_back(0, &of_entry[0]);
-        return describe_part(manifest, first);
+        py::dict d = describe_part(manifest, first);
+        for (size_t i = 0; i < plans.size(); ++i) {
+          py::list targets;
+          for (const plan::Plan& p : plans[i]) targets.append(p.target);
+          d["entries"][py::int_(i)]["targets"] = targets;
+        }
+        return d;
       },
       "What a package says of itself; nothing of it is run.");
   m.def(

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "cpu_kernels/operators.h"
 #include "ops/ops.h"
 #include "plan/frozen.h"
 #include "run/cuda/driver.h"
@@ -242,6 +243,10 @@ int device_here(const plan::Plan& plan) {
   if (plan.device.type != DeviceType::kCUDA) {
     if (const std::string missing = target::missing_feature(plan.target); !missing.empty())
       throw Declined("plan: this machine lacks " + missing);
+    for (const std::vector<plan::Step>* steps : {&plan.frozen_steps, &plan.steps})
+      for (const plan::Step& s : *steps)
+        if (const std::string_view missing = cpu::missing_for(s.op); !missing.empty())
+          throw Declined("plan: " + s.op + " needs " + std::string(missing) + ", which this machine lacks");
     return -1;
   }
   if (!cuda::driver()) throw Declined("plan: " + cuda::why_no_driver());
@@ -249,6 +254,15 @@ int device_here(const plan::Plan& plan) {
   if (!plan.kernels.empty() && plan.target != built_for)
     throw Declined("plan: built for " + plan.target + ", not " + built_for);
   return plan.device.index;
+}
+
+std::string why_not_here(const plan::Plan& plan) {
+  try {
+    device_here(plan);
+    return "";
+  } catch (const Declined& d) {
+    return d.reason;
+  }
 }
 
 std::vector<int32_t> inputs_of_frozen_part(const plan::Plan& plan) {

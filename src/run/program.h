@@ -194,6 +194,7 @@ plan::Plan plan_of_sizes(const Program& p);  // with numbers for all sizes
 
 // Throws Declined when the plan was built for another machine. Returns the CUDA device, or -1.
 int device_here(const plan::Plan& plan);
+std::string why_not_here(const plan::Plan& plan);                    // empty: it was built for machines like this one
 std::vector<int32_t> inputs_of_frozen_part(const plan::Plan& plan);  // ascending
 
 // All elements of input i from the first to the last, whatever the strides.

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
@@ -18,6 +19,7 @@ from torch.export import Dim
 
 import flashover
 from flashover import _C, exc
+from flashover._library_levels import LIBRARY_LEVELS
 
 
 def assert_equal_bits(got, want):
@@ -307,19 +309,72 @@ def test_changed_prepared_tensors_are_seen_by_their_checksum(tmp_path):
         flashover.load(other)
 
 
+# ---- several kinds of machines ----
+def _run_limited(level, source, **environment):
+    """In a process that may use no more of the processor than `level`."""
+    limited = {**os.environ, **LIBRARY_LEVELS[level], "FLASHOVER_ISA": level, **environment}
+    return subprocess.run([sys.executable, "-c", source], env=limited, capture_output=True, text=True, timeout=200)
+
+
+_LOADS = """
+import flashover, numpy, torch
+loaded = flashover.load(PATH)
+numpy.save(PATH + ".npy", loaded(torch.ones(2, 3, 8, 8)).detach().numpy())
+print(loaded.entries["forward"].target, loaded.entries["forward"].prepared, sep=",")
+"""
+
+
+@pytest.mark.skipif(bool(os.environ.get("FLASHOVER_ISA")), reason="this process itself is limited")
+@pytest.mark.skipif(bool(_C.missing_feature("avx2")), reason="this machine has one level")
+def test_one_file_for_several_levels_and_the_best_one_is_taken(tmp_path):
+    model, path = _convolutions(), tmp_path / "p.flash"
+    program = flashover.export(model, (torch.randn(2, 3, 8, 8),))
+    flashover.package(program, path, targets=["scalar", "native", "avx2"])
+    assert flashover.package_info(path)["entries"][0]["targets"][1:] == ["x86-64 avx2", "x86-64 scalar"]
+    loaded = flashover.load(path)
+    x = torch.ones(2, 3, 8, 8)
+    with torch.no_grad():
+        assert torch.equal(loaded(x), flashover.compile(model)(x)) and loaded.entries["forward"].prepared > 0
+    for level, target in (("avx2", "x86-64 avx2"), ("scalar", "x86-64 scalar")):
+        done = _run_limited(level, _LOADS.replace("PATH", repr(str(path))))
+        assert done.stdout.strip() == f"{target},0", done.stderr
+        got = torch.from_numpy(np.load(f"{path}.npy"))
+        torch.testing.assert_close(got, model(x).detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(bool(os.environ.get("FLASHOVER_ISA")), reason="this process itself is limited")
+@pytest.mark.skipif(bool(_C.missing_feature("avx2")), reason="this machine has one level")
+def test_a_package_without_code_for_this_machine_says_what_is_missing(tmp_path):
+    flashover.package(flashover.export(lambda x: x * 2, (torch.ones(2),)), tmp_path / "p.flash", targets=["avx2"])
+    assert torch.equal(flashover.load(tmp_path / "p.flash")(torch.ones(2)), torch.full((2,), 2.0))
+    done = _run_limited("scalar", f"import flashover; flashover.load({str(tmp_path / 'p.flash')!r})")
+    assert done.returncode != 0
+    assert "does not run on this machine:\n- for x86-64 avx2: plan: this machine lacks avx2" in done.stderr
+
+
+def test_targets_that_cannot_be_built(tmp_path, monkeypatch):
+    program = flashover.export(lambda x: x * 2, (torch.ones(2),))
+    with pytest.raises(exc.UserError, match="no target sm_90; there are native, avx512, avx2, scalar"):
+        flashover.package(program, tmp_path / "p.flash", targets=["sm_90"])
+    with pytest.raises(TypeError, match="list of levels"):
+        flashover.package(program, tmp_path / "p.flash", targets="avx2")
+    monkeypatch.setenv("FLASHOVER_ISA", "scalar")
+    with pytest.raises(exc.UserError, match=r"cannot be built here: .* lacks avx512"):
+        flashover.package(program, tmp_path / "p.flash", targets=["avx512"])
+
+
+@pytest.mark.skipif(bool(os.environ.get("FLASHOVER_ISA")), reason="this process itself is limited")
+@pytest.mark.skipif(bool(_C.missing_feature("avx2")), reason="this machine has one level")
 def test_what_another_processor_prepared_is_not_taken(tmp_path):
     """A process that may use fewer instruction sets counts as another machine."""
     path, x = tmp_path / "p.flash", torch.randn(2, 3, 8, 8)
-    environment = {**os.environ, "FLASHOVER_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    if os.environ.get("FLASHOVER_ISA"):
-        pytest.skip("this process itself is limited by FLASHOVER_ISA")
     source = f"""
 import flashover, torch
 {inspect.getsource(_convolutions)}
 flashover.package(flashover.export(_convolutions(), (torch.randn(2, 3, 8, 8),)), {str(path)!r})
 assert flashover.load({str(path)!r}).entries["forward"].prepared > 0
 """
-    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=200)
+    done = _run_limited("avx2", source)
     assert done.returncode == 0, done.stderr
     loaded = flashover.load(path)
     assert flashover.package_info(path)["entries"][0]["prepared"] > 0 == loaded.entries["forward"].prepared
