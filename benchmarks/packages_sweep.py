@@ -41,6 +41,17 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
 
 
+def prepare_for_export(model: Any) -> None:
+    """As transformers asks of who exports: no DynamicCache, which is no pytree; experts without operators in Python."""
+    if not hasattr(model, "config"):
+        return
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "use_cache"):
+            module.config.use_cache = False
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("batched_mm")
+
+
 def by_runner(package: Path, given: list[torch.Tensor], threads: int) -> list[torch.Tensor] | str:
     """The results of flashover-run, or what it said."""
     import flashover
@@ -79,8 +90,7 @@ def run(kind: str, name: str, threads: int, folder: Path) -> dict[str, Any]:
     with torch.no_grad():
         try:
             model, args, kwargs = sweep_models.make(kind, name)
-            if hasattr(getattr(model, "config", None), "use_cache"):
-                model.config.use_cache = False  # a DynamicCache is no pytree
+            prepare_for_export(model)
             model(*args, **kwargs)
         except Exception as failure:
             return row | {"status": "not built", "reason": f"{type(failure).__name__}: {failure}"[:160]}

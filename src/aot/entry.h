@@ -1,4 +1,4 @@
-// One entry of a package: whether a call fits it, and the call.
+// One entry of a package that is loaded beside torch: the call.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -6,53 +6,28 @@
 #include <span>
 #include <vector>
 
-#include "aot/manifest.h"
+#include "package/manifest.h"
+#include "package/signature.h"
 #include "run/run.h"
 
 namespace flashover::aot {
 
 class LoadedEntry {
  public:
-  // manifest, entry: outlive it. The plan was checked to fit them.
-  LoadedEntry(const Manifest& manifest, const PackagedEntry& entry, plan::Plan plan);
+  // entry: outlives it. The plan was checked to fit it.
+  LoadedEntry(const PackagedEntry& entry, plan::Plan plan);
   const plan::Plan& plan() const { return executable_->plan(); }
-  bool writes_weight(size_t weight) const;
-  // The plan may have been made for its values.
-  bool counts_on_weight(size_t weight) const;
+  const EntrySignature& signature() const { return signature_; }
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& weights, std::span<const at::Tensor> arguments) const;
   // Calls with these weights find these tensors of the plan's frozen part, by tensor of the plan; undefined ones are
   // computed.
   void supply(const std::vector<at::Tensor>& weights, std::vector<at::Tensor> tensors);
 
  private:
-  struct Size {
-    sym::Expr expression;
-    int64_t number = -1;  // of a constant
-    int32_t slot = -1;    // of a symbol
-  };
-  struct Input {
-    std::vector<Size> sizes, strides;
-    bool written = false, constant = false;
-  };
-  bool any_input_of(size_t weight, bool Input::*property) const;
-  using Values = std::vector<int64_t>;  // by slot
-  Size size_of(sym::Expr e);
-  int64_t value_of(const Size& s, const Values& values) const;
-  int64_t value_of(sym::Expr e, const Values& values) const;
-  [[noreturn]] void refuse(size_t input, const at::Tensor& given, const std::string& why) const;
-  void read_sizes(size_t input, const at::Tensor& given, Values& values) const;
-  void check_sizes(size_t input, const at::Tensor& given, const Values& values) const;
-  at::Tensor laid_out(size_t input, const at::Tensor& given, const Values& values) const;
   void check_shared(const std::vector<at::Tensor>& inputs) const;
 
-  const Manifest& manifest_;
   const PackagedEntry& entry_;
-  std::vector<int32_t> position_;  // by PackagedEntry::arguments: among those that are tensors, or -1
-  size_t tensors_ = 0;
-  std::vector<sym::Expr> symbols_;  // by slot
-  std::vector<Input> inputs_;
-  std::vector<TensorType> types_;  // of the plan's inputs
-  bool writes_ = false;
+  EntrySignature signature_;
   std::shared_ptr<run::Executable> executable_;
 };
 

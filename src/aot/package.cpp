@@ -12,14 +12,14 @@
 #include <set>
 #include <unordered_map>
 
-#include "aot/check.h"
-#include "aot/container.h"
 #include "aot/entry.h"
 #include "aot/prepared.h"
 #include "base/check.h"
 #include "base/content_hash.h"
 #include "cpu_kernels/operators.h"
-#include "plan/frozen.h"
+#include "package/check.h"
+#include "package/container.h"
+#include "plan/contents.h"
 #include "run/program.h"
 #include "torch/convert.h"
 
@@ -39,6 +39,17 @@ std::vector<at::Tensor> weights_in(const std::shared_ptr<char>& section, const M
     out.push_back(std::move(t));
   }
   return out;
+}
+
+std::string minor_of(const std::string& version) {  // "2.11" of "2.11.0+cpu"
+  const size_t dot = version.find('.');
+  return dot == std::string::npos ? version : version.substr(0, version.find('.', dot + 1));
+}
+
+void check_versions(const Manifest& m) {
+  if (minor_of(m.torch) != minor_of(TORCH_VERSION))
+    throw UserError("the package was made beside torch " + m.torch + ", and this is torch " TORCH_VERSION +
+                    ": package the program again");
 }
 
 // The first plan that this machine can run.
@@ -201,6 +212,7 @@ std::shared_ptr<Package> Package::load(const std::string& path, const OpenOption
   const Container file(open_file(path));
   std::vector<std::vector<plan::Plan>> plans;
   Manifest& m = p->manifest_ = check_package(file, &plans);
+  check_versions(m);
   const bool suits = m.machine == machine_of_prepared();
   std::vector<bool> read(m.weights.size());
   std::vector<const Prepared*> found;
@@ -217,9 +229,9 @@ std::shared_ptr<Package> Package::load(const std::string& path, const OpenOption
   if (options.verify_weights) verify_bytes(found, p->prepared_bytes_.get(), "prepared tensors");
   std::vector<at::Tensor> weights = weights_in(p->weight_bytes_, m);
   for (size_t i = 0; i < plans.size(); ++i)
-    p->entries_.push_back(std::make_unique<LoadedEntry>(m, m.entries[i], std::move(plans[i][p->chosen_[i]])));
+    p->entries_.push_back(std::make_unique<LoadedEntry>(m.entries[i], std::move(plans[i][p->chosen_[i]])));
   for (size_t w = 0; w < weights.size(); ++w)
-    if (std::ranges::any_of(p->entries_, [&](const auto& e) { return e->writes_weight(w); }))
+    if (std::ranges::any_of(p->entries_, [&](const auto& e) { return e->signature().writes_weight(w); }))
       weights[w] = weights[w].clone();  // whatever else lies in its place
   p->weights_ = std::make_shared<const Weights>(std::move(weights));
   p->supply_prepared();
@@ -248,17 +260,6 @@ void Package::verify(const std::vector<bool>& which) const {
 
 Package::~Package() = default;
 
-size_t Package::find(const std::string& entry) const {
-  if (entry.empty() && manifest_.entries.size() == 1) return 0;
-  std::string known;
-  for (size_t i = 0; i < manifest_.entries.size(); ++i) {
-    if (manifest_.entries[i].name == entry) return i;
-    known += (i ? ", " : "") + manifest_.entries[i].name;
-  }
-  throw UserError(entry.empty() ? "the package has several entries, name one: " + known
-                                : "the package has no entry " + entry + "; there are " + known);
-}
-
 const plan::Plan& Package::plan(size_t entry) const { return entries_.at(entry)->plan(); }
 
 std::vector<at::Tensor> Package::run(size_t entry, std::span<const at::Tensor> arguments) const {
@@ -276,10 +277,8 @@ void Package::exchange(const std::vector<std::pair<std::string, at::Tensor>>& we
   verify(std::vector<bool>(manifest_.weights.size(), true));
   auto made = std::make_shared<Weights>(*current());
   for (const auto& [name, value] : weights) {
-    const auto found = std::ranges::find_if(manifest_.weights, [&](const Weight& w) { return w.name == name; });
-    if (found == manifest_.weights.end()) throw UserError("the package has no weight " + name);
-    const auto index = static_cast<size_t>(found - manifest_.weights.begin());
-    if (std::ranges::any_of(entries_, [&](const auto& e) { return e->counts_on_weight(index); }))
+    const size_t index = find_weight(manifest_, name);
+    if (std::ranges::any_of(entries_, [&](const auto& e) { return e->signature().counts_on_weight(index); }))
       throw UserError("the weight " + name + " is a constant of the program, whose code may count on its values");
     at::Tensor& old = (*made)[index];
     if (!value.defined() || value.scalar_type() != old.scalar_type() || value.sizes() != old.sizes())

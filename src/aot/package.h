@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "aot/manifest.h"
+#include "package/manifest.h"
 
 namespace flashover::aot {
 
@@ -36,7 +36,6 @@ class Package {
   Package(const Package&) = delete;
 
   const Manifest& manifest() const { return manifest_; }
-  size_t find(const std::string& entry) const;  // throws UserError that names those there are; "": the only one
   const plan::Plan& plan(size_t entry) const;
   // arguments: those that are tensors, in order. Results that are no tensors are undefined ones.
   std::vector<at::Tensor> run(size_t entry, std::span<const at::Tensor> arguments) const;

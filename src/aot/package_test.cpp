@@ -11,8 +11,8 @@
 #include <cstring>
 #include <random>
 
-#include "aot/check.h"
 #include "base/bytes.h"
+#include "package/check.h"
 
 namespace flashover::aot {
 namespace {
@@ -154,7 +154,7 @@ TEST(Package, WrittenLoadedAndCalledWithoutPython) {
   const std::shared_ptr<Package> p = Package::load(path);
   ::unlink(path.c_str());
   const std::vector<at::Tensor> arguments{at::ones({3, 3})};
-  const std::vector<at::Tensor> results = p->run(p->find(""), arguments);
+  const std::vector<at::Tensor> results = p->run(find_entry(p->manifest(), ""), arguments);
   ASSERT_EQ(results.size(), 2u);
   EXPECT_TRUE(results[0].equal(at::ones({3, 3}).add_(1)));
   EXPECT_FALSE(results[1].defined());

@@ -10,7 +10,7 @@
 
 #include "aot/entry.h"
 #include "base/check.h"
-#include "plan/frozen.h"
+#include "plan/contents.h"
 #include "target/features.h"
 #include "torch/convert.h"
 #include "torch/mkldnn.h"

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "aot/manifest.h"
+#include "package/manifest.h"
 
 namespace flashover::aot {
 

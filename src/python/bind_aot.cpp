@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "aot/check.h"
+#include "package/check.h"
 #include "aot/package.h"
 #include "base/check.h"
 #include "compile/cache.h"
 #include "entry/version.h"
+#include "plan/contents.h"
 #include "python/bind.h"
 
 namespace flashover {
@@ -88,6 +89,7 @@ py::dict describe_part(const aot::PackagedEntry& e, size_t chosen, const plan::P
   d["guards"] = guards;
   d["inputs"] = inputs;
   d["target"] = p.target;
+  d["operators"] = plan::operators_called(p);
   d["kernels"] = p.kernels.size();
   d["prepared"] = e.plans[chosen].prepared.size();
   d["arguments_spec"] = e.arguments_spec;

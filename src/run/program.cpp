@@ -8,7 +8,7 @@
 
 #include "cpu_kernels/operators.h"
 #include "ops/ops.h"
-#include "plan/frozen.h"
+#include "plan/contents.h"
 #include "run/cuda/driver.h"
 #include "target/features.h"
 

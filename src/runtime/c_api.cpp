@@ -1,21 +1,17 @@
-// flashover.h over aot/package.h: no exception passes, tensors are described and not copied.
+// flashover.h over a loaded package (loaded.h): no exception passes, texts and counts come from its manifest.
 #include "runtime/flashover.h"
-
-#include <ATen/DLConvertor.h>
-#include <ATen/Parallel.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <exception>
 #include <string>
 #include <vector>
 
-#include "aot/package.h"
 #include "base/check.h"
 #include "ops/types.h"
+#include "runtime/loaded.h"
 
 struct flashover_package {
-  std::shared_ptr<flashover::aot::Package> package;
+  std::unique_ptr<flashover::runtime_library::LoadedPackage> package;
   struct EntryTexts {
     std::vector<std::string> names, types;  // of the tensors that it takes
   };
@@ -26,6 +22,7 @@ namespace {
 
 using flashover::UserError;
 namespace aot = flashover::aot;
+namespace library = flashover::runtime_library;
 
 thread_local std::string last_error;
 
@@ -45,54 +42,6 @@ int guarded(F&& f) noexcept {
 const aot::PackagedEntry& entry_of(const flashover_package* p, size_t entry) {
   if (!p || entry >= p->entries.size()) throw UserError("there is no such entry");
   return p->package->manifest().entries[entry];
-}
-
-// A tensor of the library's own that is handed out; the description points into it.
-struct Owned {
-  at::Tensor tensor;
-};
-
-at::Tensor borrowed(const flashover_tensor& t) {
-  if (t.rank < 0 || (t.rank > 0 && !t.sizes)) throw UserError("a tensor without sizes");
-  if (flashover::info(static_cast<flashover::DType>(t.dtype)).bytes == 0 || t.dtype < 0 || t.dtype > 44)
-    throw UserError("a tensor of an unknown dtype");
-  const at::IntArrayRef sizes(t.sizes, static_cast<size_t>(t.rank));
-  const at::Device device = t.device == FLASHOVER_CUDA
-                                ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(t.device_index))
-                                : at::Device(at::kCPU);
-  const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(t.dtype)).device(device);
-  if (std::ranges::any_of(sizes, [](int64_t s) { return s < 0; })) throw UserError("a tensor with a negative size");
-  if (!t.strides) return at::from_blob(t.data, sizes, options);
-  return at::from_blob(t.data, sizes, at::IntArrayRef(t.strides, sizes.size()), options);
-}
-
-// Results that lie in the memory of an argument, which may go before them, are copied.
-std::vector<at::Tensor> call(const flashover_package* p, size_t entry, const std::vector<at::Tensor>& arguments) {
-  std::vector<at::Tensor> results = p->package->run(entry, arguments);
-  for (at::Tensor& r : results)
-    for (const at::Tensor& a : arguments)
-      if (r.defined() && r.storage().unsafeGetStorageImpl() == a.storage().unsafeGetStorageImpl()) {
-        r = r.clone();
-        break;
-      }
-  return results;
-}
-
-flashover_tensor described(at::Tensor t) {
-  flashover_tensor out{};
-  out.rank = -1;
-  if (!t.defined()) return out;
-  auto* owner = new Owned{t.resolve_conj().resolve_neg()};
-  const at::Tensor& held = owner->tensor;
-  out.data = held.data_ptr();
-  out.dtype = static_cast<int32_t>(held.scalar_type());
-  out.device = held.is_cuda() ? FLASHOVER_CUDA : FLASHOVER_CPU;
-  out.device_index = std::max<int32_t>(held.device().index(), 0);
-  out.rank = static_cast<int32_t>(held.dim());
-  out.sizes = held.sizes().data();
-  out.strides = held.strides().data();
-  out.owner = owner;
-  return out;
 }
 
 void fill_texts(flashover_package& p) {
@@ -122,12 +71,20 @@ void check_count(const char* what, size_t given, size_t wanted) {
 
 }  // namespace
 
+void flashover::runtime_library::check_description(const flashover_tensor& t) {
+  if (t.rank < 0 || (t.rank > 0 && !t.sizes)) throw UserError("a tensor without sizes");
+  if (t.dtype < 0 || t.dtype > 44 || flashover::info(static_cast<flashover::DType>(t.dtype)).bytes == 0)
+    throw UserError("a tensor of an unknown dtype");
+  if (std::any_of(t.sizes, t.sizes + t.rank, [](int64_t s) { return s < 0; }))
+    throw UserError("a tensor with a negative size");
+}
+
 extern "C" {
 
 int flashover_abi_version(void) { return FLASHOVER_ABI; }
 const char* flashover_last_error(void) { return last_error.c_str(); }
 void flashover_set_threads(int threads) {
-  guarded([&] { at::set_num_threads(std::max(threads, 1)); });
+  guarded([&] { library::set_threads(std::max(threads, 1)); });
 }
 
 int flashover_load(const char* path, int verify_weights, flashover_package** package) {
@@ -135,7 +92,7 @@ int flashover_load(const char* path, int verify_weights, flashover_package** pac
     if (!path || !package) throw UserError("a path, and a place for the package, are needed");
     *package = nullptr;
     auto made = std::make_unique<flashover_package>();
-    made->package = aot::Package::load(path, {.verify_weights = verify_weights != 0});
+    made->package = library::load_package(path, verify_weights != 0);
     fill_texts(*made);
     *package = made.release();
   });
@@ -147,7 +104,7 @@ const char* flashover_entry_name(const flashover_package* p, size_t entry) {
   return entry < p->entries.size() ? p->package->manifest().entries[entry].name.c_str() : nullptr;
 }
 int flashover_find_entry(const flashover_package* p, const char* name, size_t* entry) {
-  return guarded([&] { *entry = p->package->find(name ? name : ""); });
+  return guarded([&] { *entry = aot::find_entry(p->package->manifest(), name ? name : ""); });
 }
 
 size_t flashover_arguments(const flashover_package* p, size_t entry) {
@@ -172,15 +129,12 @@ int flashover_run(const flashover_package* p, size_t entry, const flashover_tens
                   flashover_tensor* results, size_t result_count) {
   return guarded([&] {
     check_count("room for results", result_count, entry_of(p, entry).results.size());
-    std::vector<at::Tensor> given;
-    for (size_t i = 0; i < argument_count; ++i) given.push_back(borrowed(arguments[i]));
-    const std::vector<at::Tensor> made = call(p, entry, given);
-    for (size_t i = 0; i < result_count; ++i) results[i] = described(made[i]);
+    p->package->run(entry, {arguments, argument_count}, {results, result_count});
   });
 }
 void flashover_tensor_free(flashover_tensor* tensor) {
   if (!tensor) return;
-  delete static_cast<Owned*>(tensor->owner);
+  library::free_owner(tensor->owner);
   tensor->owner = nullptr;
 }
 
@@ -188,10 +142,7 @@ int flashover_run_dlpack(const flashover_package* p, size_t entry, DLManagedTens
                          size_t argument_count, DLManagedTensor** results, size_t result_count) {
   return guarded([&] {
     check_count("room for results", result_count, entry_of(p, entry).results.size());
-    std::vector<at::Tensor> given;
-    for (size_t i = 0; i < argument_count; ++i) given.push_back(at::fromDLPack(arguments[i], [](void*) {}));
-    const std::vector<at::Tensor> made = call(p, entry, given);
-    for (size_t i = 0; i < result_count; ++i) results[i] = made[i].defined() ? at::toDLPack(made[i]) : nullptr;
+    p->package->run_dlpack(entry, {arguments, argument_count}, {results, result_count});
   });
 }
 
@@ -201,8 +152,8 @@ const char* flashover_weight_name(const flashover_package* p, size_t weight) {
 }
 int flashover_exchange(flashover_package* p, const char* const* names, const flashover_tensor* values, size_t count) {
   return guarded([&] {
-    std::vector<std::pair<std::string, at::Tensor>> weights;
-    for (size_t i = 0; i < count; ++i) weights.emplace_back(names[i], borrowed(values[i]));
+    std::vector<std::pair<std::string, flashover_tensor>> weights;
+    for (size_t i = 0; i < count; ++i) weights.emplace_back(names[i], values[i]);
     p->package->exchange(weights);
   });
 }

@@ -21,9 +21,11 @@ ALLOWED = {
     "compat": set(),
     "torch": {"base", "sym", "ops"},
     "cpu_kernels": {"base", "sym", "ops", "target", "torch"},
+    "package": {"base", "sym", "ops", "plan"},
     "run": {"base", "sym", "ops", "target", "plan", "torch", "cpu_kernels"},
-    "aot": {"base", "sym", "ops", "target", "plan", "torch", "cpu_kernels", "run"},
-    "runtime": {"base", "ops", "aot"},
+    "aot": {"base", "sym", "ops", "target", "plan", "torch", "cpu_kernels", "run", "package"},
+    "runtime": {"base", "ops", "plan", "package", "aot"},
+    "bare": {"base", "sym", "ops", "target", "plan", "package", "cpu_kernels", "run", "runtime"},
     "eager": {"base", "sym", "ops", "graph", "torch"},
     "trace": {"base", "compat", "sym", "ops", "graph", "torch", "eager"},
     "guards": {"base", "compat", "sym", "ops", "torch"},
@@ -33,7 +35,7 @@ ALLOWED = {
         *("compat", "guards", "frame"),
     },
 }
-PURE = {"base", "sym", "ops", "target", "graph", "plan", "loops", "planner", "kernel", "compile"}
+PURE = {"base", "sym", "ops", "target", "graph", "plan", "package", "loops", "planner", "kernel", "compile"}
 TEST_FILES = ("_test.cpp", "_for_test.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 

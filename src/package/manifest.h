@@ -81,6 +81,9 @@ sym::SizeGuard parse_guard(const std::string& relation, const std::string& a, co
 // By section: how many bytes it has.
 void check(const Manifest& m, uint64_t weight_bytes, uint64_t prepared_bytes);
 void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& section, const plan::Plan& p);
-bool writes_argument(const plan::Plan& p, size_t input);  // a step writes its memory
+// "": the only one. Throws UserError that names those there are.
+size_t find_entry(const Manifest& m, const std::string& name);
+size_t find_weight(const Manifest& m, const std::string& name);  // throws UserError
+bool writes_argument(const plan::Plan& p, size_t input);         // a step writes its memory
 
 }  // namespace flashover::aot

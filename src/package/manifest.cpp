@@ -1,11 +1,11 @@
 // The binary form of a manifest (base/bytes.h), and what must hold in one.
-#include "aot/manifest.h"
+#include "package/manifest.h"
 
 #include <algorithm>
 #include <set>
 
 #include "base/bytes.h"
-#include "plan/frozen.h"
+#include "plan/contents.h"
 #include "plan/sizes.h"
 
 namespace flashover::aot {
@@ -304,6 +304,23 @@ void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& sectio
       wrong("entry " + e.name + ": a number is out of range");
     }
   }
+}
+
+size_t find_entry(const Manifest& m, const std::string& entry) {
+  if (entry.empty() && m.entries.size() == 1) return 0;
+  std::string known;
+  for (size_t i = 0; i < m.entries.size(); ++i) {
+    if (m.entries[i].name == entry) return i;
+    known += (i ? ", " : "") + m.entries[i].name;
+  }
+  throw UserError(entry.empty() ? "the package has several entries, name one: " + known
+                                : "the package has no entry " + entry + "; there are " + known);
+}
+
+size_t find_weight(const Manifest& m, const std::string& name) {
+  const auto found = std::ranges::find_if(m.weights, [&](const Weight& w) { return w.name == name; });
+  if (found == m.weights.end()) throw UserError("the package has no weight " + name);
+  return static_cast<size_t>(found - m.weights.begin());
 }
 
 bool writes_argument(const plan::Plan& p, size_t input) {

@@ -1,5 +1,5 @@
 // Tables are written and read by base/bytes.h; files are read by pread and mmap, written beside and renamed.
-#include "aot/container.h"
+#include "package/container.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -2,8 +2,8 @@
 #pragma once
 #include <vector>
 
-#include "aot/container.h"
-#include "aot/manifest.h"
+#include "package/container.h"
+#include "package/manifest.h"
 
 namespace flashover::aot {
 

@@ -1,5 +1,7 @@
-// Reads the steps that calls run.
-#include "plan/frozen.h"
+// Reads the steps.
+#include "plan/contents.h"
+
+#include <set>
 
 namespace flashover::plan {
 
@@ -16,6 +18,14 @@ std::vector<TensorId> kept_frozen(const Plan& p) {
   for (size_t i = 0; i < keep.size(); ++i)
     if (keep[i] && p.tensors[i].storage == StorageKind::kFrozen) kept.push_back(static_cast<TensorId>(i));
   return kept;
+}
+
+std::vector<std::string> operators_called(const Plan& p) {
+  std::set<std::string> names;
+  for (const std::vector<Step>* steps : {&p.frozen_steps, &p.steps})
+    for (const Step& s : *steps)
+      if (s.kind == StepKind::kCall) names.insert(s.op);
+  return {names.begin(), names.end()};
 }
 
 }  // namespace flashover::plan
