@@ -59,10 +59,65 @@ at::Tensor preserved_clone(const at::Tensor& t) {
   return out;
 }
 
+bool has_data_sizes(const graph::Graph& g) {
+  for (const graph::Value& v : g.values)
+    for (sym::Expr e : v.type.sizes)
+      if (sym::has_data_size(e)) return true;
+  return false;
+}
+
+// Sizes that follow from data become numbers in the whole graph, once the value that has them is there.
+class DataSizes {
+ public:
+  explicit DataSizes(graph::Graph& g) : g_(g) {}
+
+  void found(ValueId v, const at::Tensor& t) {
+    if (!t.defined() || t.dim() != static_cast<int64_t>(g_.type(v).rank())) return;
+    for (size_t d = 0; d < g_.type(v).rank(); ++d) {
+      const sym::Expr size = g_.type(v).sizes[d];
+      if (size.kind() == sym::Kind::kVar && sym::has_data_size(size)) put(size, t.size(static_cast<int64_t>(d)));
+    }
+  }
+
+ private:
+  void put(sym::Expr size, int64_t number) {
+    const auto in = [&](sym::Expr& e) {
+      if (!e.is_const())
+        e = sym::substitute(e,
+                            [&](sym::Expr v) { return v == size ? std::optional<sym::Expr>(number) : std::nullopt; });
+    };
+    const auto in_all = [&](Sizes& list) {
+      for (sym::Expr& e : list) in(e);
+    };
+    const auto in_type = [&](TensorType& type) {
+      in_all(type.sizes);
+      in_all(type.strides);
+      in(type.offset);
+    };
+    for (graph::Value& v : g_.values) in_type(v.type);
+    for (graph::Node& n : g_.nodes)
+      for (Arg& a : n.args) {
+        if (auto* e = std::get_if<sym::Expr>(&a)) in(*e);
+        if (auto* list = std::get_if<Sizes>(&a)) in_all(*list);
+      }
+    for (graph::Output& o : g_.outputs) {
+      in_type(o.type);
+      in(o.memory);
+      in_all(o.layout);
+    }
+  }
+
+  graph::Graph& g_;
+};
+
 class Evaluator {
  public:
   Evaluator(const graph::Graph& g, std::vector<std::string>* mismatches)
-      : g_(g), mismatches_(mismatches), env_(g.values.size()) {
+      : own_(has_data_sizes(g) ? std::optional(g) : std::nullopt),
+        g_(own_ ? *own_ : g),
+        mismatches_(mismatches),
+        env_(g.values.size()) {
+    if (own_) sizes_.emplace(*own_);
     traced_ = g.mutations.empty();
     for (const graph::Output& o : g.outputs) traced_ &= o.kind == graph::Output::Kind::kValue && o.memory.is_const(0);
     bool any_storage = g.values.empty();
@@ -73,7 +128,10 @@ class Evaluator {
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) {
     FLASHOVER_CHECK(inputs.size() == g_.inputs.size())
         << "the graph takes " << g_.inputs.size() << " inputs, not " << inputs.size();
-    for (size_t i = 0; i < inputs.size(); ++i) env_[g_.inputs[i].value] = inputs[i];
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      env_[g_.inputs[i].value] = inputs[i];
+      if (sizes_) sizes_->found(g_.inputs[i].value, inputs[i]);
+    }
     for (const graph::Node& n : g_.nodes) node(n);
     return traced_ ? traced_outputs() : functional_outputs(inputs);
   }
@@ -102,6 +160,7 @@ class Evaluator {
     for (size_t i = 0; i < results.size(); ++i) {
       if (n.outs[i] == kNoValue) continue;
       env_[n.outs[i]] = results[i];
+      if (sizes_) sizes_->found(n.outs[i], results[i]);
       if (mismatches_ && results[i].defined()) compare(n, n.outs[i], results[i]);
     }
   }
@@ -154,6 +213,8 @@ class Evaluator {
     return finish_functional(g_, inputs, values, contents);
   }
 
+  std::optional<graph::Graph> own_;  // where sizes in it are found while it runs
+  std::optional<DataSizes> sizes_;
   const graph::Graph& g_;
   std::vector<std::string>* mismatches_;
   bool traced_ = false;

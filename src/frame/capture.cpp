@@ -597,8 +597,9 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
       } catch (const Declined& d) {
         out.retry_as_opaque = in.retry_as_opaque();
         decline(out, d.reason, d.where.empty() ? in.location() : d.where);
-        if (broke.empty() && !in.differentiates_twice) broke = in.retry_path();
-        if (broke.empty() && !in.differentiates_twice) broke = in.class_path();
+        if (broke.empty() && !in.differentiated_twice) broke = in.retry_path();
+        if (broke.empty() && !in.differentiated_twice) broke = in.class_path();
+        out.differentiated_twice = broke.empty() && in.differentiated_twice;
       } catch (const Interrupted&) {
         decline(out, "a signal came", "");
       } catch (const std::exception& e) {

@@ -427,3 +427,26 @@ def test_a_second_compile_takes_the_plan_from_the_cache(tmp_path: Any) -> None:
             for mask in masks(12).values():
                 assert (wrong := differ(compiled(x, mask), f(x, mask), rtol=1e-5, atol=1e-5)) == "", wrong
         assert flashover.compile_stats()["cache_hits"] - before == time
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_operator_by_operator(trains: bool) -> None:
+    """What the backend "eager" runs knows such sizes once their operator ran."""
+
+    def f(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.where(x > 0.5)
+        out.index_add_(0, rows, x[rows, columns][:, None].expand(rows.shape[0], 2) * 2)
+        return x[rows].reshape(-1, 2, 2).sum(1) + out.sum()
+
+    compiled = flashover.compile(f, backend="eager", fullgraph=True)
+    for seed in range(3):
+        x = torch.rand(5, 4, generator=torch.Generator().manual_seed(seed))
+        a, b = (x.clone().requires_grad_(trains) for _ in range(2))
+        one, other = torch.zeros(5, 2), torch.zeros(5, 2)
+        y, z = f(a, one), compiled(b, other)
+        torch.testing.assert_close(y, z)
+        torch.testing.assert_close(one, other)
+        if trains:
+            y.square().sum().backward()
+            z.square().sum().backward()
+            torch.testing.assert_close(a.grad, b.grad)

@@ -11,6 +11,8 @@ import torch
 from comparing import agree
 from differentiating import compiled, leaf
 
+import flashover
+
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -121,3 +123,18 @@ def test_saved_tensor_hooks_inside() -> None:
         fast(x).sum().backward()
         assert calls
         torch.testing.assert_close(x.grad, (x.sin().exp() * x.cos()).detach())
+
+
+def test_a_gradient_of_a_gradient_beside_a_freed_graph_is_eagers() -> None:
+    w = torch.ones(2, requires_grad=True)
+
+    def inner_step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def loss(v: torch.Tensor) -> torch.Tensor:
+            return ((v * x - 2) ** 2).sum()
+
+        (g,) = torch.autograd.grad(loss(w), w, create_graph=True)
+        outer = loss(w - 0.1 * g)
+        return outer, *torch.autograd.grad(outer, w)  # which frees what `outer` would need
+
+    x = torch.tensor([1.0, 3.0])
+    assert all(map(torch.equal, flashover.compile(inner_step)(x), inner_step(x)))

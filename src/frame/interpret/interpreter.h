@@ -195,6 +195,7 @@ class Interpreter {
   }
   // In a call of the engine with create_graph: the frame cannot be taken apart there.
   bool differentiates_twice = false;
+  bool differentiated_twice = false;  // at some time in the capture: a part that led there could not be
   void stop_at(Path path) { waypoints_.stop = std::move(path); }
   const Snapshot* stopped() const { return ending_.snapshot.get(); }
   bool yields() const { return ending_.yields; }  // it stopped there because the root, a generator's, yields

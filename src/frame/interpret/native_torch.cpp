@@ -169,7 +169,7 @@ PyObject* do_run_backward(const NativeCall& c) {
     if (PyUnicode_CompareWithASCIIString(key, "inputs") == 0) inputs = value;
   }
   // What leads here is differentiated twice: a graph that ended before this call could not be.
-  if (creates) c.in.differentiates_twice = true;
+  if (creates) c.in.differentiates_twice = c.in.differentiated_twice = true;
   if (accumulates) throw Declined("call of backward(): gradients are accumulated");
   if (c.nargs > 0 && inputs != nullptr && trace::leads_outside(c.args[0], inputs))
     throw Declined("a gradient through what was computed before the call");
