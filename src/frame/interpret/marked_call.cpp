@@ -1,5 +1,6 @@
 // Calls of what the user marked: kept out of graphs, run beside the trace, or run on its tensors without a look into
 // their Python.
+#include <cstring>
 #include <unordered_set>
 
 #include "frame/fetched_error.h"
@@ -17,7 +18,7 @@ class WholeArgument {
   explicit WholeArgument(Interpreter& in) : in_(in) {}
 
   void look(PyObject* o) {
-    if (is_atom(o) || is_tensor(o) || !seen_.insert(o).second) return;
+    if (is_atom(o) || is_tensor(o) || is_operator(o) || !seen_.insert(o).second) return;
     in_.consume(o);
     if (PyTuple_Check(o) || PyList_Check(o)) {
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) look(PySequence_Fast_GET_ITEM(o, i));
@@ -38,6 +39,11 @@ class WholeArgument {
   static bool is_known(PyObject* o) {
     return PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PySlice_Check(o) ||
            PyRange_Check(o) || is_dict_view(o) || is_deque(o) || is_array(o) || is_numpy_scalar(o) || is_pinned_kind(o);
+  }
+  // One object an operator, which never changes. (torch's functions for tensor subclasses are allowed in graphs.)
+  static bool is_operator(PyObject* o) {
+    const char* type = Py_TYPE(o)->tp_name;
+    return std::strcmp(type, "OpOverload") == 0 || std::strcmp(type, "OpOverloadPacket") == 0;
   }
   void look_at_values(PyObject* dict) {
     PyObject *key, *value;
