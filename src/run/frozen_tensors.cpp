@@ -61,6 +61,8 @@ std::optional<Missing> find_missing(const Program& p, const std::vector<at::Tens
     if (step.kind == plan::StepKind::kRelease) plan::for_each_read(step, look), written_over = false;
     if (!needed) continue;
     if (written_over) return std::nullopt;
+    // Its other results, too: a kernel writes them whether or not anything needs them.
+    plan::for_each_write(step, [&](TensorId t) { m.tensors[p.roots[t]] = true; });
     plan::for_each_read(step, [&](TensorId t) { m.tensors[p.roots[t]] = !there[p.roots[t]].defined(); });
     m.instructions.push_back(p.frozen_instructions[i]);
   }
@@ -77,6 +79,8 @@ void compute(const Program& p, CallFrame& frame, c10::TensorImpl* const* inputs,
   if (!tensors.empty()) missing = find_missing(p, tensors);
   if (!missing) tensors.assign(p.plan.tensors.size(), at::Tensor());
   if (p.frozen.block_bytes > 0 && !missing) pack_into_block(p, tensors);
+  for (TensorId t : p.frozen.kept)  // those that were supplied: kernels may read them
+    if (tensors[t].defined() && !p.shapes[t].opaque) patch_late(p, frame, t, tensors[t]);
   for (TensorId t : p.frozen.allocated) {
     if (missing && !missing->tensors[t]) continue;
     if (!tensors[t].defined()) tensors[t] = p.shapes[t].empty();

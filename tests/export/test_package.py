@@ -292,6 +292,31 @@ def test_prepared_tensors_are_found_for_all_sizes(tmp_path):
             torch.testing.assert_close(loaded(x), jit(x))
 
 
+class _TwoSums(torch.nn.Module):
+    """One kernel makes both sums: what follows from one is kept, from the other laid out by the image."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight, self.table = torch.nn.Parameter(torch.randn(16, 3, 3, 3)), torch.nn.Parameter(torch.randn(3, 64))
+
+    def forward(self, x):
+        one, other = self.weight.sum((0, 2, 3)), (self.weight * self.weight).sum((0, 2, 3))
+        y = torch.nn.functional.conv2d(x, self.weight / other.view(1, 3, 1, 1))
+        return y, x.mean((0, 2, 3)).view(3, 1) * (self.table * one.view(3, 1))
+
+
+def test_what_is_missing_is_computed_beside_what_was_prepared(tmp_path):
+    model, size = _TwoSums().eval(), Dim("size", min=4, max=32)
+    program = flashover.export(model, (torch.randn(2, 3, 8, 8),), dynamic_shapes=[{2: size, 3: size}])
+    flashover.package(program, tmp_path / "p.flash")
+    loaded = flashover.load(tmp_path / "p.flash")
+    assert loaded.entries["forward"].prepared > 0
+    for n in (8, 12):
+        x = torch.randn(2, 3, n, n)
+        torch.testing.assert_close(loaded(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 def test_layouts_for_another_number_of_threads_are_not_taken(tmp_path):
     flashover.package(flashover.export(_convolutions(), (torch.randn(2, 3, 8, 8),)), tmp_path / "p.flash")
     threads = torch.get_num_threads()
