@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -142,17 +143,20 @@ def table(rows: list[dict[str, Any]], command: str) -> str:
     exported = [r for r in built if r["status"] != "not exported"]
     equal = [r for r in built if r["status"] == "equal"]
     out = [
+        "# Packages of many architectures",
+        "",
         f"`{command}`, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}.",
         "",
-        f"{len(built)} architectures run in eager; {len(exported)} export ({100 * len(exported) / max(len(built), 1):.1f} %);"
-        f" {len(equal)} run without Python with the compiled model's results, bit for bit.",
+        f"{len(built)} architectures run in eager; {len(exported)} export"
+        f" ({100 * len(exported) / max(len(built), 1):.1f} %). {len(equal)} run without",
+        "Python with the compiled model's results, bit for bit.",
         "",
         "| architecture | | export, s | package, s | |",
         "|---|---|---|---|---|",
     ]
     for r in sorted(built, key=lambda r: (r["status"] == "equal", r["kind"], r["model"])):
         times = " | ".join(f"{r[k]:.1f}" if k in r else "" for k in ("export", "package"))
-        reason = " ".join(str(r["reason"]).split()).replace("|", "/")[:200]
+        reason = re.sub(r"/\S*site-packages/", "", " ".join(str(r["reason"]).split())).replace("|", "/")[:200]
         out.append(f"| {r['kind']}/{r['model']} | {r['status']} | {times} | {reason} |")
     return "\n".join(out) + "\n"
 
