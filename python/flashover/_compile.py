@@ -111,8 +111,6 @@ def _dress(compiled: Any, function: Any) -> Any:
             setattr(compiled, name, getattr(function, name))
     compiled.__dict__.update(getattr(function, "__dict__", None) or {})
     compiled.__wrapped__ = function
-    # By these torch.compile's own functions (disable, export, explain ...) come to what was compiled.
-    compiled._torchdynamo_orig_callable, compiled._torchdynamo_wrapper_id = function, id(compiled)
     return compiled
 
 

@@ -10,7 +10,7 @@ void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t p
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = more ? load(c + (r * kVectors + v) * kLanes) : spread(0.f);
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = spread(0.f);
   const float* from[kGroups];
 #pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) from[g] = x + 3 * g * stride;
@@ -39,7 +39,10 @@ void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t p
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) store(c + (r * kVectors + v) * kLanes, sum[r][v]);
+    for (int v = 0; v < kVectors; ++v) {
+      float* const at = c + (r * kVectors + v) * kLanes;
+      store(at, more ? load(at) + sum[r][v] : sum[r][v]);
+    }
 }
 
 template <Vec (*activation)(Vec)>

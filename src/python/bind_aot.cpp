@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "package/check.h"
 #include "aot/package.h"
 #include "base/check.h"
 #include "compile/cache.h"
 #include "entry/version.h"
+#include "package/check.h"
 #include "plan/contents.h"
 #include "python/bind.h"
 

@@ -213,6 +213,7 @@ bool take_activation_of_linear(Rewriter& r, const Node& n, Values& results, cons
   } else {
     return false;
   }
+  r.out.nodes.back().location = linear.location;  // most of the time is the linear's
   results = {with_views(r, fused, views)};
   return true;
 }
