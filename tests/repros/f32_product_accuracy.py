@@ -1,5 +1,5 @@
-"""f32 products of our own (through the bf16x3 split with AMX, by panels elsewhere) are as near to the fp64 product as eager's, within
-a factor of two: the largest and the rms error, for ordinary, ill-scaled and cancelling rows."""
+"""f32 products of our own (through the bf16x3 split with AMX, by panels elsewhere) are as near to the fp64 product as
+eager's, within a factor of two: the largest and the rms error, for ordinary, ill-scaled and cancelling rows."""
 
 import torch
 
