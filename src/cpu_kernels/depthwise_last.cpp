@@ -126,12 +126,6 @@ void take_slice(const DepthwiseLast& d, int64_t task, float* memory) {
   rows_of(s, d.channels).take(0, d.out_size[0]);
 }
 
-struct Slices {
-  const DepthwiseLast& d;
-  int64_t elements;  // of a slice between its zeros
-  FirstFailure failure{};
-};
-
 }  // namespace
 
 void depthwise(const DepthwiseLast& d) {
@@ -141,23 +135,13 @@ void depthwise(const DepthwiseLast& d) {
   const auto picoseconds = static_cast<int64_t>(std::min(work, 1e15));
   const int64_t elements = (d.size[0] + 2 * d.padding[0]) * (d.size[1] + 2 * d.padding[1]) * kSlice;
   if (d.padding[1] > 0 && elements <= kInCache) {
-    Slices slices{d, elements};
-    share(
-        [](void* job, int64_t begin, int64_t end) {
-          Slices& all = *static_cast<Slices*>(job);
-          try {
-            auto* memory = static_cast<float*>(scratch(static_cast<size_t>(all.elements) * sizeof(float)));
-            for (int64_t task = begin; task < end; ++task) take_slice(all.d, task, memory);
-          } catch (...) {
-            all.failure.keep();
-          }
-        },
-        &slices, d.batch * ceil_div(d.channels, kSlice), picoseconds);
-    return slices.failure.throw_again();
+    return share_parts(d.batch * ceil_div(d.channels, kSlice), picoseconds, [&](int64_t begin, int64_t end) {
+      auto* memory = static_cast<float*>(scratch(static_cast<size_t>(elements) * sizeof(float)));
+      for (int64_t task = begin; task < end; ++task) take_slice(d, task, memory);
+    });
   }
-  Rows rows = rows_of(d, d.channels);
-  share([](void* job, int64_t begin, int64_t end) { static_cast<const Rows*>(job)->take(begin, end); }, &rows,
-        d.batch * d.out_size[0], picoseconds);
+  const Rows rows = rows_of(d, d.channels);
+  share_parts(d.batch * d.out_size[0], picoseconds, [&](int64_t begin, int64_t end) { rows.take(begin, end); });
 }
 
 }  // namespace flashover::cpu

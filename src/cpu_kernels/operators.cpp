@@ -156,9 +156,9 @@ at::Tensor panel_linear(const at::Tensor& x, const at::Tensor& packed, const std
   return panel_linear_out(x, packed, bias, added, columns, activation, out);
 }
 
-// Points of a convolution's result in one dimension.
-int64_t points_of(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
-  return std::max<int64_t>(0, (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1);
+std::vector<int64_t> depthwise_sizes(const at::Tensor& x, at::IntArrayRef kernel, at::IntArrayRef stride,
+                                     at::IntArrayRef padding, at::IntArrayRef dilation) {
+  return aten::convolved_sizes(x.sizes(), {x.size(1), 1, kernel[0], kernel[1]}, stride, padding, dilation);
 }
 
 at::Tensor pack_depthwise_op(const at::Tensor& weight) {
@@ -200,11 +200,9 @@ at::Tensor& depthwise_last_out(const at::Tensor& x, const at::Tensor& packed, co
                   .padding = {padding[0], padding[1]},
                   .dilation = {dilation[0], dilation[1]},
                   .activation = *act};
-  for (int i = 0; i < 2; ++i)
-    TORCH_CHECK(d.out_size[i] == points_of(d.size[i], kernel[i], stride[i], padding[i], dilation[i]) &&
-                    out.scalar_type() == at::kFloat && out.size(0) == d.batch && out.size(1) == d.channels &&
-                    out.is_contiguous(at::MemoryFormat::ChannelsLast),
-                "depthwise_last: wrong result");
+  TORCH_CHECK(out.scalar_type() == at::kFloat && out.sizes() == depthwise_sizes(x, kernel, stride, padding, dilation) &&
+                  out.is_contiguous(at::MemoryFormat::ChannelsLast),
+              "depthwise_last: wrong result");
   if (out.numel() > 0) depthwise(d);
   return out;
 }
@@ -214,10 +212,8 @@ at::Tensor depthwise_last(const at::Tensor& x, const at::Tensor& packed, const s
   TORCH_CHECK(x.dim() == 4 && kernel.size() == 2 && stride.size() == 2 && padding.size() == 2 && dilation.size() == 2 &&
                   stride[0] > 0 && stride[1] > 0,
               "depthwise_last: wrong arguments");
-  at::Tensor out = dense({x.size(0), points_of(x.size(2), kernel[0], stride[0], padding[0], dilation[0]),
-                          points_of(x.size(3), kernel[1], stride[1], padding[1], dilation[1]), x.size(1)},
-                         at::kFloat)
-                       .permute({0, 3, 1, 2});
+  const std::vector<int64_t> sizes = depthwise_sizes(x, kernel, stride, padding, dilation);
+  at::Tensor out = dense({sizes[0], sizes[2], sizes[3], sizes[1]}, at::kFloat).permute({0, 3, 1, 2});
   return depthwise_last_out(x, packed, bias, kernel, stride, padding, dilation, activation, out);
 }
 

@@ -25,9 +25,8 @@ struct Cut {
   const VectorKernels& kernels;
   int64_t chunks, height, groups;  // chunks of `height` rows; groups of panels that a tile takes
   bool copies;
-  FirstFailure failure{};
 
-  void take(int64_t begin, int64_t end);
+  void take(int64_t begin, int64_t end) const;
   void take_group(int64_t group, int64_t first, int64_t last, const float* x, int64_t stride) const;
 };
 
@@ -58,7 +57,7 @@ void Cut::take_group(int64_t group, int64_t first, int64_t last, const float* x,
 }
 
 // Units [begin, end): the groups of the first chunk, of the second one, ...
-void Cut::take(int64_t begin, int64_t end) {
+void Cut::take(int64_t begin, int64_t end) const {
   int64_t here = -1;
   const float* x = nullptr;
   int64_t stride = l.row_stride;
@@ -115,23 +114,13 @@ void linear(const PanelLinear& l) {
   const int64_t tile = kernels.rows;
   const int64_t most = std::max(2 * tile, kChunkElements / std::max<int64_t>(l.inner, 1));
   const int64_t height = ceil_div(ceil_div(l.rows, ceil_div(l.rows, most)), tile) * tile;
-  Cut cut{.l = l,
-          .kernels = kernels,
-          .chunks = ceil_div(l.rows, height),
-          .height = height,
-          .groups = ceil_div(l.columns, kernels.panels * kPanel),
-          .copies = rows_collide(l, kernels)};
-  share(
-      [](void* job, int64_t begin, int64_t end) {
-        Cut& c = *static_cast<Cut*>(job);
-        try {
-          c.take(begin, end);
-        } catch (...) {
-          c.failure.keep();
-        }
-      },
-      &cut, cut.chunks * cut.groups, picoseconds(l));
-  cut.failure.throw_again();
+  const Cut cut{.l = l,
+                .kernels = kernels,
+                .chunks = ceil_div(l.rows, height),
+                .height = height,
+                .groups = ceil_div(l.columns, kernels.panels * kPanel),
+                .copies = rows_collide(l, kernels)};
+  share_parts(cut.chunks * cut.groups, picoseconds(l), [&](int64_t begin, int64_t end) { cut.take(begin, end); });
 }
 
 }  // namespace flashover::cpu

@@ -38,6 +38,26 @@ class FirstFailure {
 using RangeBody = void (*)(void* job, int64_t begin, int64_t end);
 void share(RangeBody body, void* job, int64_t n, int64_t work);
 
+// The same for an f(begin, end) that may throw: what the first part threw that did is thrown.
+template <typename F>
+void share_parts(int64_t n, int64_t work, const F& f) {
+  struct Job {
+    const F& f;
+    FirstFailure failure{};
+  } job{f};
+  share(
+      [](void* p, int64_t begin, int64_t end) {
+        Job& j = *static_cast<Job*>(p);
+        try {
+          j.f(begin, end);
+        } catch (...) {
+          j.failure.keep();
+        }
+      },
+      &job, n, work);
+  job.failure.throw_again();
+}
+
 // f(task) for every task, each by the thread that is free next. Throws what the first task threw that did; tasks that
 // were not begun by then are left out.
 void in_parallel(int64_t tasks, void (*f)(void* data, int64_t task), void* data);

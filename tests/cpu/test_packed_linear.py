@@ -7,21 +7,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from activations import ACTIVATIONS, SPECIAL
 from cpu_features import HAS
 from torch import nn
 
 import flashover
 
 pytestmark = pytest.mark.skipif(not HAS[torch.bfloat16], reason="no AMX here")
-ACTIVATIONS = {
-    "none": lambda x: x,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-}
-SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e30, -1e30, 1e-40, -5.0, 5.0, 90.0, -90.0]
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 33, 5), (17, 64, 32), (33, 70, 45), (50, 500, 100), (450, 900, 130)])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from activations import ACTIVATIONS, SPECIAL
 from torch import nn
 
 import flashover
@@ -18,16 +19,6 @@ from flashover import _C
 
 pytestmark = pytest.mark.skipif(bool(_C.missing_feature("avx2")), reason="no AVX2 here")
 OPS = torch.ops.flashover
-ACTIVATIONS = {
-    "none": lambda x: x,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-    "hardswish": F.hardswish,
-}
-SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e30, -1e30, 1e-40, -5.0, 5.0, 90.0, -90.0]
 # Rows around those of a tile (6, 14), columns around those of a panel (16), more than a chunk of the inner dim (512),
 # rows whose distance makes them collide in the cache (a multiple of 512).
 SHAPES = [

@@ -53,18 +53,8 @@ bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> 
   TensorType type = r.b.type(points);
   type.sizes = {rows, columns};
   type = dense_type(type);
-  const TensorType opaque = opaque_type(r.b.type(matrix));
-  ValueId y;
-  if (split) {
-    const ValueId packed = r.b.emit("flashover.pack_linear.default", {Ref{matrix}}, opaque);
-    y = r.b.emit("flashover.packed_linear.default",
-                 {Ref{points}, Ref{packed}, dense_value(r, bias), sym::Expr(columns), std::string("none")}, type);
-  } else {
-    const ValueId packed = r.b.emit("flashover.pack_panels.default", {Ref{matrix}}, opaque);
-    y = r.b.emit("flashover.panel_linear.default",
-                 {Ref{points}, Ref{packed}, dense_value(r, bias), Arg(), sym::Expr(columns), std::string("none")},
-                 type);
-  }
+  const ValueId y =
+      own_linear(r, split ? target::Gemm::kOwnPacked : target::Gemm::kOwnPanels, points, matrix, bias, std::move(type));
   Sizes out{sizes[0]};
   out.insert(out.end(), sizes.begin() + 2, sizes.end());
   out.push_back(columns);

@@ -31,8 +31,8 @@ ValueId with_dense_rows(Rewriter& r, ValueId x) {
   return lies.strides[1].is_const(1) ? x : in_strides(r, x, dense_type(lies));
 }
 
-ValueId own_linear(Rewriter& r, ValueId x, ValueId packed, std::optional<ValueId> bias, int64_t columns,
-                   std::string activation, TensorType type) {
+ValueId packed_linear(Rewriter& r, ValueId x, ValueId packed, std::optional<ValueId> bias, int64_t columns,
+                      std::string activation, TensorType type) {
   return r.b.emit(
       "flashover.packed_linear.default",
       {Ref{with_dense_rows(r, x)}, Ref{packed}, dense_value(r, bias), sym::Expr(columns), std::move(activation)},
@@ -96,16 +96,9 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
                         {Ref{x}, Ref{packed}, Ref{weight}, dense_value(r, bias), sym::Expr(rows)}, type)};
     return true;
   }
-  if (gemm == Gemm::kOwnPacked) {
+  if (gemm == Gemm::kOwnPacked || gemm == Gemm::kOwnPanels) {
     state.packed_bytes += bytes;
-    const ValueId packed = r.b.emit("flashover.pack_linear.default", {Ref{weight}}, opaque_type(w));
-    results = {own_linear(r, x, packed, bias, columns, "none", type)};
-    return true;
-  }
-  if (gemm == Gemm::kOwnPanels) {
-    state.packed_bytes += bytes;
-    const ValueId packed = r.b.emit("flashover.pack_panels.default", {Ref{weight}}, opaque_type(w));
-    results = {panel_linear(r, x, packed, bias, columns, "none", type)};
+    results = {own_linear(r, gemm, x, weight, bias, type)};
     return true;
   }
   ValueId packed = weight;
@@ -194,8 +187,9 @@ bool take_activation_of_linear(Rewriter& r, const Node& n, Values& results, cons
   if (linear.op->name == "flashover.packed_linear.default" && plain(4)) {
     const auto activation = own_activation(n);
     if (!activation) return false;
-    fused = own_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
-                       ops::as_optional_value(linear.args[2]), ops::as_int(linear.args[3]), *activation, r.b.type(v));
+    fused =
+        packed_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
+                      ops::as_optional_value(linear.args[2]), ops::as_int(linear.args[3]), *activation, r.b.type(v));
   } else if (linear.op->name == "flashover.panel_linear.default" && plain(5)) {
     const auto activation = own_activation(n);
     if (!activation) return false;
@@ -232,6 +226,14 @@ constexpr RewriteRule kLibraryRules[] = {
 };
 
 }  // namespace
+
+ValueId own_linear(Rewriter& r, Gemm gemm, ValueId x, ValueId weight, std::optional<ValueId> bias, TensorType type) {
+  const bool panels = gemm == Gemm::kOwnPanels;
+  const TensorType w = r.b.type(weight);
+  const ValueId packed = r.b.emit(panels ? "flashover.pack_panels.default" : "flashover.pack_linear.default",
+                                  {Ref{weight}}, opaque_type(w));
+  return (panels ? panel_linear : packed_linear)(r, x, packed, bias, w.sizes[0].value(), "none", std::move(type));
+}
 
 // The bf16x3 split takes half as much memory again as f32, so it is not for the few rows whose time is reading the
 // weight, nor where much is padded to blocks of 32.

@@ -13,4 +13,10 @@ Graph linear(Graph g, const target::Providers& providers);
 // Whether flashover.packed_linear is the one to compute rows x inner times inner x columns in f32, the weight frozen.
 bool suits_bf16x3(const target::Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns);
 
+// x [rows, inner] times weight [columns, inner], transposed (+ bias), by an operator of ours that gemm names (kOwnPacked,
+// kOwnPanels), which packs the weight. type: the result's.
+class Rewriter;
+ValueId own_linear(Rewriter& r, target::Gemm gemm, ValueId x, ValueId weight, std::optional<ValueId> bias,
+                   TensorType type);
+
 }  // namespace flashover::graph
