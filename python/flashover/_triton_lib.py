@@ -50,10 +50,24 @@ if INTERPRET:
         _numpy(_name, _function)
 else:
     from triton.language.extra import libdevice
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # Constants that jit functions may read.
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 ON_GPU: tl.constexpr = tl.constexpr(not INTERPRET)
+
+
+# ---- kernels in a row (sm_90): the next one may start, and waits for what the others have written
+@triton.jit
+def let_next_start():
+    if ON_GPU:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_kernels_before():
+    if ON_GPU:
+        gdc_wait()
 
 
 # ---- 8-bit floats in memory, as bits: ATen's rounding; what is too large is no number (e4m3) or infinite (e5m2), where

@@ -23,6 +23,7 @@
 #include "graph/passes/lower_complex.h"
 #include "graph/passes/lower_random.h"
 #include "graph/passes/merge_products.h"
+#include "graph/passes/one_row.h"
 #include "graph/passes/recognize_gelu.h"
 #include "graph/passes/relax_layout.h"
 #include "graph/passes/require_exact.h"
@@ -197,6 +198,13 @@ constexpr Pass kPasses[] = {
      {kProgram},
      "fold",
      "ATen's attention on the CPU becomes ours; masks that change nothing are gone only now"},
+    {"one_row",
+     unless_eagers_bits<plain<one_row>>,
+     kCore,
+     kCore,
+     {kProgram},
+     "select_attention",
+     "on a GPU: products and attention of one row become sums, which fuse with what is around them"},
     {"cse_core",
      plain<cse>,
      kCore,

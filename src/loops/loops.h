@@ -141,6 +141,7 @@ struct Param {
   sym::Expr numel;            // addressable elements from the pointer
   bool read = false, written = false;
   bool number = false;  // GPU: not memory but the value of a one-element CPU tensor, handed over with the launch
+  bool steady = false;  // GPU: no step of the plan writes it, so that it may be read while earlier kernels still run
 };
 
 enum class Vector : uint8_t { kNone, kInner, kOuter };

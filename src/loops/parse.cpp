@@ -79,6 +79,7 @@ class Parser {
         p.read = accept("read");
         p.written = accept("write");
         p.number = accept("number");
+        p.steady = accept("steady");
       } else {
         fail("unexpected '" + w + "'");
       }

@@ -121,6 +121,7 @@ struct CudaLaunch {
   int32_t shared = 0;   // dynamic shared bytes: pass exactly this; above 48 KB set
                         // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES first
   int64_t scratch = 0;  // global scratch bytes per program
+  bool early = false;   // waits itself for the kernels in front, so that it may be started while they still run
   std::vector<ParamKind> params;
 };
 
@@ -174,7 +175,7 @@ std::string serialize(const Plan& p);
 // input.
 Plan deserialize(std::string_view bytes);
 Plan deserialize_payload(std::string_view payload);  // without header and checksum: the part that fuzz tests attack
-constexpr uint32_t kFormatVersion = 8;               // of the binary form; part of cache keys
+constexpr uint32_t kFormatVersion = 9;               // of the binary form; part of cache keys
 
 // Calls f(TensorId) for every tensor that a step reads / writes (a mutated argument of an extern call is a write).
 template <typename F>

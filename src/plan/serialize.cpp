@@ -302,6 +302,7 @@ Plan read(std::string_view payload) {
     for (sym::Expr& e : k.cuda.grid) e = r.expr();
     k.cuda.shared = r.small();
     k.cuda.scratch = r.integer();
+    k.cuda.early = r.small() != 0;
     k.cuda.params =
         r.list<ParamKind>(1, [&] { return r.enumeration<ParamKind>(static_cast<int>(ParamKind::kValue64) + 1); });
     return k;
@@ -360,6 +361,7 @@ std::string serialize(const Plan& p) {
     for (sym::Expr e : k.cuda.grid) w.expr(e);
     w.integer(k.cuda.shared);
     w.integer(k.cuda.scratch);
+    w.integer(k.cuda.early);
     w.list(k.cuda.params, [&](ParamKind kind) { w.integer(static_cast<int>(kind)); });
   });
   w.list(p.binaries, [&](const Binary& b) {

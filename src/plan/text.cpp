@@ -93,6 +93,7 @@ void print_launch(const CudaLaunch& c, std::string& out) {
   out += " cuda grid [" + join(c.grid, expr) + "] threads " + std::to_string(c.threads) + " shared " +
          std::to_string(c.shared);
   if (c.scratch != 0) out += " scratch " + std::to_string(c.scratch);
+  if (c.early) out += " early";
   out +=
       " params [" + join(c.params, [](ParamKind k) { return std::string(kParamKinds[static_cast<size_t>(k)]); }) + "]";
 }
@@ -482,6 +483,7 @@ class Parser {
     word("shared");
     c.shared = plain_number();
     if (accept_word("scratch")) c.scratch = plain_number();
+    c.early = accept_word("early");
     word("params");
     expect('[');
     list(']', [&] { c.params.push_back(static_cast<ParamKind>(one_of(word(), kParamKinds))); });

@@ -55,6 +55,7 @@ class Walk {
       spell(p.read ? "r" : "");
       spell(p.written ? "w" : "");
       spell(p.number ? "n" : "");
+      spell(p.steady ? "s" : "");
       p.numel = number(p.numel, true);
     }
     of_params = numbers.size();

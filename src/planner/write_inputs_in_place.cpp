@@ -83,7 +83,11 @@ bool may_lie_over(const Step& launch, const loops::Kernel& k, TensorId from, Ten
 }
 
 bool only_copies(const loops::Kernel& k) {
-  return k.params.size() == 2 && k.stages.size() == 1 && k.stages[0].body.size() == 2;
+  using loops::Op;
+  if (k.params.size() != 2 || k.stages.size() != 1 || k.params[0].dtype != k.params[1].dtype) return false;
+  const std::vector<loops::Instr>& body = k.stages[0].body;
+  const bool rounds = body.size() == 3 && body[1].op == Op::k_round_to && body[1].narrow == k.params[0].dtype;
+  return body.front().op == Op::k_load && body.back().op == Op::k_store && (body.size() == 2 || rounds);
 }
 
 void rewrite(Schedule& s, size_t write_back) {

@@ -83,7 +83,8 @@ int32_t add_cuda_launch(CommonProgram& p, const plan::Step& s, const Instruction
                 .threads = static_cast<unsigned>(c.threads),
                 .shared = static_cast<unsigned>(c.shared),
                 .params = static_cast<uint32_t>(p.params.size()),
-                .values = static_cast<uint32_t>(p.host_values.size())};
+                .values = static_cast<uint32_t>(p.host_values.size()),
+                .early = c.early};
   uint32_t slot = in.table, number = in.sizes;
   for (const plan::ParamKind kind : c.params) {
     LaunchParam param{kind, 0};

@@ -58,6 +58,7 @@ struct Launch {  // CUDA
   unsigned threads = 0, shared = 0;
   uint32_t params = 0;                   // first of its entries in CallFrame::params
   uint32_t values = 0, value_count = 0;  // its entries in CallFrame::values
+  bool early = false;                    // plan::CudaLaunch::early
 };
 
 // What one entry of CallFrame::params points to.

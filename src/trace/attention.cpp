@@ -75,6 +75,14 @@ std::optional<at::Tensor> record_attention(const at::Tensor& query, const at::Te
   if (!same_size(tq, tk, 0) || !same_size(tq, tv, 0) || !heads_fit || !same_size(tk, tv, 2) || !same_size(tq, tk, 3) ||
       !same_size(tq, tv, 3) || !sym::known_divisible(width, 8))
     return {};
+  if (mask.defined()) {
+    const TensorType tm = recorder->type_of(mask);
+    const Sizes scores = {tq.sizes[0], heads, rows, tk.sizes[2]};
+    for (size_t d = 0; d < tm.rank(); ++d) {
+      const sym::Expr size = tm.sizes[d], whole = scores[4 - tm.rank() + d];
+      if (!size.is_const(1) && !sym::known_eq(size, whole)) return {};
+    }
+  }
   const auto backend = choice(q, k, v, mask, causal, scale, gqa);
   if (backend == at::SDPBackend::error || (backend == at::SDPBackend::math && !mask.defined())) return {};
 

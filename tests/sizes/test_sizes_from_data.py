@@ -440,7 +440,7 @@ def test_operator_by_operator(trains: bool) -> None:
 
     compiled = flashover.compile(f, backend="eager", fullgraph=True)
     for seed in range(3):
-        x = torch.rand(5, 4, generator=torch.Generator().manual_seed(seed))
+        x = torch.rand(5, 4, generator=torch.Generator(torch.get_default_device()).manual_seed(seed))
         a, b = (x.clone().requires_grad_(trains) for _ in range(2))
         one, other = torch.zeros(5, 2), torch.zeros(5, 2)
         y, z = f(a, one), compiled(b, other)

@@ -139,11 +139,41 @@ bool index(Builder& b, const Node& n, Outs& outs) {
   outs = {b.index(x, indices)};
   return true;
 }
+// GPU: rows that are stored where an index says, into memory of the caller's where nothing else reads it (a cache that
+// gets the keys of a token); kernels do so in a row with their neighbours.
+bool stores_by_index(Builder& b, ValueId x, ValueId values) {
+  return b.type(x).device.type == DeviceType::kCUDA && b.dtype(values) == b.dtype(x) && b.rank(x) > 0 &&
+         !b.type(x).numel().is_const(0) && !b.type(values).numel().is_const(0);
+}
+bool index_copy(Builder& b, const Node& n, Outs& outs) {  // (self, dim, index, source)
+  const auto given = integer(arg(n, 1));
+  const ValueId x = in(n, 0), index = in(n, 2), rows = in(n, 3);
+  if (!given || !stores_by_index(b, x, rows) || b.rank(index) > 1 || b.rank(rows) != b.rank(x)) return false;
+  const int64_t dim = b.wrap(x, *given);
+  const ValueId flat = b.reshape(b.convert(index, DType::kI64), {b.size(rows, dim)});
+  outs = {b.scatter(x, dim, b.broadcast(flat, b.sizes(rows), {dim}), rows, "none")};
+  return true;
+}
+// x[i, :, j] = values, by integers.
+bool put_by_integers(Builder& b, const Node& n, const RefList& list, Outs& outs) {
+  const ValueId x = in(n, 0), values = in(n, 2);
+  if (!stores_by_index(b, x, values)) return false;
+  RefList indices;
+  for (Ref r : list) {
+    if (r.id != kNoValue && b.dtype(r.id) != DType::kI64 && b.dtype(r.id) != DType::kI32) return false;
+    if (r.id != kNoValue && b.type(r.id).numel().is_const(0)) return false;
+  }
+  for (Ref r : list) indices.push_back(r.id == kNoValue ? r : Ref{b.convert(r.id, DType::kI64)});
+  outs = {b.index_put(x, indices, values, false)};
+  return true;
+}
 // x[mask] = one value is a selection.
 bool index_put(Builder& b, const Node& n, Outs& outs) {  // (self, indices, values, accumulate)
   auto* list = std::get_if<RefList>(&arg(n, 1));
   ValueId x = in(n, 0), values = in(n, 2);
-  if (!list || list->size() != 1 || (*list)[0].id == kNoValue || flag(arg(n, 3))) return false;
+  if (!list || flag(arg(n, 3))) return false;
+  if (put_by_integers(b, n, *list, outs)) return true;
+  if (list->size() != 1 || (*list)[0].id == kNoValue) return false;
   ValueId mask = (*list)[0].id;
   if (b.dtype(mask) != DType::kBool || !b.type(values).numel().is_const(1) || b.dtype(values) != b.dtype(x))
     return false;
@@ -168,6 +198,7 @@ void add_indexing(DecompositionRows& r) {
   add<embedding_backward>(r, {op::embedding_dense_backward});
   add<index>(r, {op::index_Tensor, op::_unsafe_index_Tensor});
   add<index_put>(r, {op::index_put, op::_unsafe_index_put});
+  add<index_copy>(r, {op::index_copy});
 }
 
 }  // namespace flashover::graph::rules

@@ -74,6 +74,8 @@ struct Emission {
   bool fast = false;     // all results have 16 bits: approximations will do
   bool random = false;   // neighbours may share a call of the generator
   bool asserts = false;  // has device-side asserts
+  bool early = false;    // starts before the kernels in front have ended ...
+  bool waited = false;   // ... and has waited for them from here on
   Coordinates at;
   std::string x_mask, y_mask;
   sym::Expr grid = 1;

@@ -98,6 +98,7 @@ TritonSource source_of(const Emission& e) {
   s.warps = e.tile.warps;
   if (e.role.epilogue_of) s.stages = e.role.epilogue_of->tile.stages;
   s.asserts = e.asserts;
+  s.launch.early = e.early;
   s.launch.grid[0] = launch_grid(e);
   s.launch.threads = 32 * e.tile.warps;
   return s;
@@ -110,14 +111,22 @@ bool has_shared_random_numbers(const loops::Kernel& k) {
   });
 }
 
-TritonSource emit_function(Emission&& e) {
+TritonSource emit_function(Emission&& e, const Gpu& gpu) {
+  constexpr int kKnowsEarlyStarts = 90;
+  e.early = gpu.arch >= kKnowsEarlyStarts;
+  if (e.early) line(e, "lib.let_next_start()");
   e.wide = needs_int64(e.k, e.tile.points);
   for (size_t i = 0; i < e.k.sizes.size(); ++i) e.at.names[e.k.sizes[i].node()] = {"n" + num(i), 0};
   e.random = has_shared_random_numbers(e.k);
   e.fast = !e.k.exact && std::all_of(e.k.params.begin(), e.k.params.end(), [](const loops::Param& p) {
     return !p.written || !is_floating(p.dtype) || is_reduced(p.dtype);
   });
-  e.role.epilogue_of ? product(e) : program_points(e);
+  if (e.role.epilogue_of) {
+    wait_for_kernels_before(e);
+    product(e);
+  } else {
+    program_points(e);
+  }
   for (size_t s = 0; s < e.k.stages.size(); ++s) stage(e, s);
   return source_of(e);
 }
@@ -139,9 +148,9 @@ Hash128 key(const TritonSource& s) {
 
 TritonSource emit(const loops::Kernel& k, const Gpu& gpu) {
   if (k.serial) throw Declined("triton: a nest that runs in order");
-  return emit_function(Emission(k, choose_tile(k, gpu)));
+  return emit_function(Emission(k, choose_tile(k, gpu)), gpu);
 }
 
-TritonSource emit(const Product& p, const Gpu&) { return emit_function(emission_of(p)); }
+TritonSource emit(const Product& p, const Gpu& gpu) { return emit_function(emission_of(p), gpu); }
 
 }  // namespace flashover::kernel::triton

@@ -110,7 +110,23 @@ void forget_rows(Coordinates& c) {
   while (!c.linearized.empty() && c.linearized.back().whole.name().starts_with("f1.")) c.linearized.pop_back();
 }
 
+// Loads of what no kernel writes, at places that are known at once: a row of a matrix is on its way while the kernels
+// in front end.
+void early_loads(Emission& e, const Stage& s, std::vector<bool>& done) {
+  for (size_t i = 0; i < s.body.size(); ++i) {
+    const Instr& in = s.body[i];
+    if (in.op != Op::k_load || in.mask != kNone || !e.k.params[in.slot].steady || has_indirect(in.index)) continue;
+    instruction(e, static_cast<Id>(i));
+    done[i] = true;
+  }
+}
+
 }  // namespace
+
+void wait_for_kernels_before(Emission& e) {
+  if (e.early && !e.waited) line(e, "lib.wait_for_kernels_before()");
+  e.waited = true;
+}
 
 void stage(Emission& e, size_t number) {
   const Stage& s = e.k.stages[number];
@@ -126,7 +142,15 @@ void stage(Emission& e, size_t number) {
   } else if (!e.tile.rows && !s.loops.empty() && !e.tile.scatter) {
     throw Declined("triton: a loop without a row");
   }
-  for (size_t i = 0; i < s.body.size(); ++i) instruction(e, static_cast<Id>(i));
+  std::vector<bool> done(s.body.size());
+  if (e.early && !e.waited && e.stage.in_row && !e.stage.looped) {
+    early_loads(e, s, done);
+    stage_line(e, "lib.wait_for_kernels_before()");
+    e.waited = true;
+  }
+  if (!e.role.operand_of) wait_for_kernels_before(e);
+  for (size_t i = 0; i < s.body.size(); ++i)
+    if (!done[i]) instruction(e, static_cast<Id>(i));
   barrier(e, s);
   e.out += e.stage.before + e.stage.header + e.stage.body + e.stage.after;
 }

@@ -4,6 +4,8 @@
 
 namespace flashover::kernel::triton {
 
+// Writes, once, that the kernels in front have ended from here on.
+void wait_for_kernels_before(Emission& e);
 // Throws Declined for loops that are no row.
 void stage(Emission& e, size_t number);
 

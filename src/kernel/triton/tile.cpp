@@ -136,6 +136,8 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
     t.r = t.persistent ? whole : 128;
     t.x = std::min<int64_t>(power_of_2(n), t.persistent ? std::max<int64_t>(8, 4096 / t.r) : 32);
     while (t.x > 16 && n / t.x < int64_t{2} * gpu.processors) t.x /= 2;
+    // Not a program for each processor: more in flight in each.
+    while (!t.persistent && t.x * t.r < 8192 && t.r < whole && n / t.x < gpu.processors) t.r *= 2;
     t.warps = warps_for(t.x * t.r, 32, 8);
     return;
   }

@@ -346,6 +346,7 @@ class KernelBuilder : public RealisedValues {
       for (size_t i = 0; i < m.sizes.size(); ++i) numel += (m.sizes[i] - 1) * m.strides[i];
       built_.kernel.params.push_back({m.dtype, numel});
       built_.kernel.params.back().number = gpu_ && is_number(v);
+      built_.kernel.params.back().steady = gpu_ && p_.facts[v].frozen;
     }
     return it->second;
   }

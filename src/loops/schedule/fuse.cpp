@@ -508,10 +508,32 @@ class Fuser {
         return bytes(a.value) * 2 >= total &&
                std::find(readers_[a.value].begin(), readers_[a.value].end(), to) != readers_[a.value].end();
       };
-      if (std::none_of(node.reads.begin(), node.reads.end(), shared) || !join(to, static_cast<int32_t>(i))) continue;
+      if (std::none_of(node.reads.begin(), node.reads.end(), shared) && !is_twin(node, groups_[units_[to].group]))
+        continue;
+      if (!join(to, static_cast<int32_t>(i))) continue;
       groups_[units_[from].group].nodes.clear();  // the unit stays, as a place in the order
       group_of_[i] = to;
     }
+  }
+
+  // GPU: whether a member sums up as many elements as the node does, of as many rows, and both read a third tensor: a
+  // gate's matrix and that of what it lets through, times one vector.
+  bool is_twin(const LoopNode& node, const Group& group) const {
+    if (options_.processors == 0) return false;
+    return std::any_of(group.nodes.begin(), group.nodes.end(), [&](int32_t other) {
+      const LoopNode& m = p_.nodes[other];
+      const auto reads = [&](const Access& a) {
+        return std::any_of(m.reads.begin(), m.reads.end(), [&](const Access& b) { return a.value == b.value; });
+      };
+      return m.kind == LoopNode::Kind::kReduce && !m.partial && points(m) == points(node) &&
+             same_sizes(p_.memory[m.value].sizes, p_.memory[node.value].sizes) &&
+             std::any_of(node.reads.begin(), node.reads.end(), reads);
+    });
+  }
+  static sym::Expr points(const LoopNode& node) {
+    sym::Expr n = 1;
+    for (sym::Expr v : node.inner) n *= extent_of(v);
+    return n;
   }
 
   bool profitable(const Group& after, const std::vector<LoopNode>& members, const LoopNode& mine) const {

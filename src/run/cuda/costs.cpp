@@ -69,7 +69,7 @@ std::vector<std::pair<std::string, double>> launch_costs(int device) {
                         .kernel = nullptr,
                         .context = nullptr};
   for (const size_t kernels : {1, 10}) {
-    KernelGraph graph(std::vector<KernelNodeParams>(kernels, node));
+    KernelGraph graph(std::vector<ChainedKernel>(kernels, {node}));
     if (!graph.usable()) continue;
     graph.launch(stream);
     out.emplace_back("cuGraphLaunch of " + std::to_string(kernels), least_of(device, [&] { graph.launch(stream); }));

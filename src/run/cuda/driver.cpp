@@ -57,6 +57,7 @@ struct Found {
     find(driver.graph_create, cuda, "cuGraphCreate");
     find(driver.graph_destroy, cuda, "cuGraphDestroy");
     find(driver.add_kernel, cuda, "cuGraphAddKernelNode_v2");
+    find(driver.add_dependencies, cuda, "cuGraphAddDependencies_v2");
     find(driver.instantiate, cuda, "cuGraphInstantiateWithFlags");
     find(driver.exec_destroy, cuda, "cuGraphExecDestroy");
     find(driver.exec_set_kernel, cuda, "cuGraphExecKernelNodeSetParams_v2");

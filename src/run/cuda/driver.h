@@ -35,6 +35,10 @@ struct KernelNodeParams {  // CUDA_KERNEL_NODE_PARAMS_v2
   Context context;
 };
 
+struct EdgeData {  // CUgraphEdgeData
+  unsigned char from_port = 0, to_port = 0, type = 0, reserved[5] = {};
+};
+
 struct Driver {
   int (*error_name)(int, const char**);
   int (*device_get)(int*, int);
@@ -58,6 +62,7 @@ struct Driver {
   int (*graph_create)(Graph*, unsigned flags);
   int (*graph_destroy)(Graph);
   int (*add_kernel)(Node*, Graph, const Node* after, size_t count, const KernelNodeParams*);
+  int (*add_dependencies)(Graph, const Node* from, const Node* to, const EdgeData*, size_t count);
   int (*instantiate)(GraphExec*, Graph, unsigned long long flags);
   int (*exec_destroy)(GraphExec);
   int (*exec_set_kernel)(GraphExec, Node, const KernelNodeParams*);

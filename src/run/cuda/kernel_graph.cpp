@@ -9,19 +9,27 @@ namespace {
 // Each keeps some 64 KiB of the device's memory.
 constexpr int kMostAlive = 2048;
 std::atomic<int> alive{0};
+
+// From a kernel to the next one: from its end, or from when all of its blocks have said that the next may start.
+bool add_edge(Graph graph, const Node& from, const Node& to, bool early) {
+  constexpr unsigned char kProgrammatic = 1;  // CU_GRAPH_KERNEL_NODE_PORT_, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
+  EdgeData edge;
+  if (early) edge.from_port = edge.type = kProgrammatic;
+  return driver()->add_dependencies(graph, &from, &to, &edge, 1) == 0;
+}
 }  // namespace
 
-KernelGraph::KernelGraph(const std::vector<KernelNodeParams>& kernels) {
+KernelGraph::KernelGraph(const std::vector<ChainedKernel>& kernels) {
   if (++alive > kMostAlive) return;
   if (driver()->graph_create(&graph_, 0) != 0) {
     graph_ = nullptr;
     return;
   }
   bool all = true;
-  for (const KernelNodeParams& k : kernels) {
+  for (const ChainedKernel& k : kernels) {
     Node node = nullptr;
-    all = all && driver()->add_kernel(&node, graph_, nodes_.empty() ? nullptr : &nodes_.back(), nodes_.empty() ? 0 : 1,
-                                      &k) == 0;
+    all = all && driver()->add_kernel(&node, graph_, nullptr, 0, &k.params) == 0;
+    if (!nodes_.empty()) all = all && add_edge(graph_, nodes_.back(), node, k.early);
     nodes_.push_back(node);
   }
   if (!all || driver()->instantiate(&exec_, graph_, 0) != 0) exec_ = nullptr;

@@ -10,10 +10,16 @@
 
 namespace flashover::run::cuda {
 
+// Kernels in the order of launching. early: it waits itself for those in front of it (and they for theirs), so that it
+// starts while the last of them ends: what a start costs, and what it reads of memory that nobody writes, is hidden.
+struct ChainedKernel {
+  KernelNodeParams params;
+  bool early = false;
+};
+
 class KernelGraph {
  public:
-  // In the order of launching.
-  explicit KernelGraph(const std::vector<KernelNodeParams>& kernels);
+  explicit KernelGraph(const std::vector<ChainedKernel>& kernels);
   ~KernelGraph();  // (one that runs goes when it has ended)
   KernelGraph(const KernelGraph&) = delete;
   bool usable() const { return exec_ != nullptr; }

@@ -69,9 +69,12 @@ bool LaunchSequences::run(size_t number, Run& run) {
   std::unique_ptr<KernelGraph>& graph = frame.graphs[number];
   const bool fresh = !graph;
   if (fresh) {
-    std::vector<KernelNodeParams> all;
-    for (size_t i = s.first; i < s.end; ++i)
-      if (instructions[i].launch >= 0) all.push_back(node_params(program_.launches[instructions[i].launch], frame));
+    std::vector<ChainedKernel> all;
+    for (size_t i = s.first; i < s.end; ++i) {
+      if (instructions[i].launch < 0) continue;
+      const Launch& l = program_.launches[instructions[i].launch];
+      all.push_back({node_params(l, frame), l.early});
+    }
     graph = std::make_unique<KernelGraph>(all);
   }
   if (!graph->usable() || !set_changed(s, *graph, fresh, frame) || !graph->launch(run.stream)) return give_up();
