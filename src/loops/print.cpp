@@ -113,7 +113,8 @@ std::string render(const Kernel& k, bool for_people) {
   for (size_t i = 0; i < k.params.size(); ++i) {
     const Param& p = k.params[i];
     out += "  p" + std::to_string(i) + " = " + flashover::info(p.dtype).name + bracket(p.numel) +
-           (p.read ? " read" : "") + (p.written ? " write" : "") + (p.number ? " number" : "") + (p.steady ? " steady" : "") + "\n";
+           (p.read ? " read" : "") + (p.written ? " write" : "") + (p.number ? " number" : "") +
+           (p.steady ? " steady" : "") + "\n";
   }
   out += "  outer";
   print_loops(k.outer, out);

@@ -13,7 +13,7 @@
 namespace flashover::graph {
 namespace {
 
-constexpr int64_t kMostKeys = 8192;
+constexpr int64_t kKeysOfOneRow = 8192;
 
 bool is_summable(DType d) { return d == DType::kF32 || is_reduced(d); }
 
@@ -89,7 +89,7 @@ ValueId masked(Rewriter& r, ValueId scores, ValueId mask) {
   return r.b.add(scores, r.b.convert(m, DType::kF32));
 }
 
-bool fits(const TensorType& mask, const Sizes& scores) {
+bool broadcasts_to(const TensorType& mask, const Sizes& scores) {
   if (mask.rank() < 2 || mask.rank() > scores.size()) return false;
   for (size_t d = 0; d < mask.rank(); ++d)
     if (!mask.sizes[d].is_const(1) && !sym::known_eq(mask.sizes[d], scores[scores.size() - mask.rank() + d]))
@@ -102,11 +102,11 @@ bool attention_of_row(Rewriter& r, const Node& n, Values& results, const void*) 
   const ValueId query = ops::as_value(n.args[0]), key = ops::as_value(n.args[1]), value = ops::as_value(n.args[2]);
   const TensorType q = r.b.type(query), k = r.b.type(key), v = r.b.type(value), out = r.b.type(n.outs[0]);
   if (q.device.type != DeviceType::kCUDA || !is_summable(q.dtype) || q.rank() != 4 || !q.sizes[2].is_const(1) ||
-      !k.sizes[1].is_const() || !q.sizes[1].is_const() || k.sizes[2].hint() > kMostKeys ||
+      !k.sizes[1].is_const() || !q.sizes[1].is_const() || k.sizes[2].hint() > kKeysOfOneRow ||
       (ops::as_bool(n.args[5]) && !k.sizes[2].is_const(1)))
     return false;
   const auto mask = ops::as_optional_value(n.args[3]);
-  if (mask && !fits(r.b.type(*mask), {q.sizes[0], q.sizes[1], 1, k.sizes[2]})) return false;
+  if (mask && !broadcasts_to(r.b.type(*mask), {q.sizes[0], q.sizes[1], 1, k.sizes[2]})) return false;
   const std::optional<double> given = known_number(r, n.args[6]);
   const bool has_scale = !std::holds_alternative<None>(n.args[6]);
   if ((has_scale && !given) || !q.sizes[3].is_const()) return false;

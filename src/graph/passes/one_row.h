@@ -5,7 +5,7 @@
 //   In        mm, addmm and scaled_dot_product_attention whose result has one row
 //   Out       prims: products, added up in f32 and rounded once, as the libraries do
 //   Promises  a row of attention whose mask hides everything is zero, as ATen's
-//   Declines  matrices that do not lie with the summed dim side by side; attention over more keys than kMostKeys, which
+//   Declines  matrices that do not lie with the summed dim side by side; attention over more keys than kKeysOfOneRow, which
 //             needs the keys split over more programs than there are heads
 #pragma once
 #include "graph/graph.h"
