@@ -232,10 +232,14 @@ class PlanExecutable final : public Executable {
       observer.emplace(p.plan, ranges, measured_ ? &times_ : nullptr, p.device);
       run.observer = &*observer;
     }
-    constexpr int kFirstCalls = 2;  // what is called once or twice is not worth a graph
-    if (sequences_.usable() && !run.observer && ++frame.calls > kFirstCalls && !cuda::is_capturing(run.stream))
-      run.sequences = &sequences_;
+    constexpr int kFirstCalls = 2;  // what is called once or twice is not worth a graph of its own
+    bool first = false;
+    if (sequences_.usable() && !run.observer && !cuda::is_capturing(run.stream)) {
+      first = ++frame.calls <= kFirstCalls;
+      if (!first || sequences_.shared()) run.sequences = &sequences_;
+    }
     walk(p.instructions, run);
+    if (run.sequences) sequences_.end(frame, first);
     for (const LateOutput& o : p.late_outputs) finish_output(run, o.index, o.adopt);
     if (!p.narrowed.empty()) narrow_outputs(p, outputs);
     if (observer) observer->finish();

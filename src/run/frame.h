@@ -37,11 +37,8 @@ struct CallFrame {
     int threads = 0;  // for which `with_team` is known; 0: it is not
     bool with_team = false;
   };
-  std::vector<StretchWalk> stretches;  // how each of Program::stretches is walked
-  // CUDA, by launch sequence: its graph; and the pointers and numbers that the graphs' nodes have.
-  std::vector<std::unique_ptr<cuda::KernelGraph>> graphs;
-  std::vector<void*> graphs_table;
-  std::vector<uint64_t> graphs_values;
+  std::vector<StretchWalk> stretches;            // how each of Program::stretches is walked
+  std::unique_ptr<cuda::SequenceGraphs> graphs;  // CUDA
   int calls = 0;
 };
 

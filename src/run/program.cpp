@@ -10,6 +10,7 @@
 #include "ops/ops.h"
 #include "plan/contents.h"
 #include "run/cuda/driver.h"
+#include "run/cuda/kernel_graph.h"
 #include "target/features.h"
 
 namespace flashover::run {
@@ -293,6 +294,7 @@ std::shared_ptr<const CommonProgram> make_common(plan::Plan plan, const LoadOpti
   p.converts = options.converts;
   p.device = device;
   symbols->sources = sources ? std::move(*sources) : plan::size_sources(p.plan);
+  if (device >= 0 && !symbols->sources.empty()) p.spare_graphs = std::make_shared<cuda::SpareGraphs>();
   if (!symbols->sources.empty()) plan::check_frozen_part(p.plan);
   find_types(p.plan, *symbols);
   find_tensors(p);

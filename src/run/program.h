@@ -27,6 +27,10 @@
 #include "run/run.h"
 #include "run/written.h"
 
+namespace flashover::run::cuda {
+class SpareGraphs;
+}
+
 namespace flashover::run {
 
 // How one entry of the pointer table is made: table[slot] = base of a tensor's memory + bytes.
@@ -146,8 +150,9 @@ struct CommonProgram {
   // CUDA
   std::vector<Launch> launches;  // by launch instruction, the frozen part's first
   std::vector<LaunchParam> params;
-  std::vector<uint32_t> sizes32;         // by entry of launch_sizes32: its place among the numbers
-  std::vector<LaunchValue> host_values;  // by entry of CallFrame::values
+  std::vector<uint32_t> sizes32;                    // by entry of launch_sizes32: its place among the numbers
+  std::vector<LaunchValue> host_values;             // by entry of CallFrame::values
+  std::shared_ptr<cuda::SpareGraphs> spare_graphs;  // of all programs of a plan over symbols, else null
 
   const plan::Tensor& root_tensor(plan::TensorId t) const { return plan.tensors[roots[t]]; }
   bool on_plan_device(const TensorType& t) const {

@@ -157,3 +157,45 @@ def test_rows_stored_by_an_index() -> None:
     for g, w in zip(flashover.compile(store, fullgraph=True)(mine, rows, at), store(theirs, rows, at), strict=True):
         torch.testing.assert_close(g, w)
     torch.testing.assert_close(mine, theirs)
+
+
+def test_new_sizes_take_over_the_graphs_of_others() -> None:
+    """A plan over symbols meets each size once, as a cache that grows does, and then all of them again."""
+    weights = [torch.randn(64, 64, device="cuda") for _ in range(6)]
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = torch.tanh(x * w.sum(0)) + x.mean(0, keepdim=True) + x.sum(1, keepdim=True) * 1e-2
+        return x
+
+    fast = flashover.compile(f, fullgraph=True, dynamic=True)
+    torch.manual_seed(0)
+    inputs = [torch.randn(n, 64, device="cuda") for n in range(2, 60)]
+    for order in (inputs, inputs[::-1], inputs, inputs, inputs[::3] * 3):
+        for x in order:
+            torch.testing.assert_close(fast(x), f(x), rtol=1e-4, atol=1e-4)
+
+
+def test_threads_that_share_graphs() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for n in range(5):
+            x = torch.tanh(x + n) + x.sum(1, keepdim=True) * 1e-2
+        return x
+
+    fast = flashover.compile(f, fullgraph=True, dynamic=True)
+    torch.manual_seed(0)
+    inputs = [torch.randn(n, 32, device="cuda") for n in range(2, 50)]
+    for x in inputs[:3]:
+        fast(x)
+
+    def run(part: int) -> float:
+        worst = 0.0
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for x in inputs[part::2] * 3:
+                worst = max(worst, (fast(x) - f(x)).abs().max().item())
+        return worst
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max(pool.map(run, [0, 1, 0, 1])) < 1e-4

@@ -2,6 +2,7 @@
 #include "run/cuda/kernel_graph.h"
 
 #include <atomic>
+#include <utility>
 
 namespace flashover::run::cuda {
 
@@ -44,6 +45,26 @@ KernelGraph::~KernelGraph() {
 
 bool KernelGraph::set(size_t kernel, const KernelNodeParams& params) {
   return driver()->exec_set_kernel(exec_, nodes_[kernel], &params) == 0;
+}
+
+std::unique_ptr<SequenceGraphs> SpareGraphs::take() {
+  const std::lock_guard lock(mutex_);
+  if (all_.empty()) return nullptr;
+  std::unique_ptr<SequenceGraphs> graphs = std::move(all_.back());
+  all_.pop_back();
+  return graphs;
+}
+
+void SpareGraphs::put(std::unique_ptr<SequenceGraphs> graphs) {
+  constexpr size_t kMost = 4;  // calls at the same time; each graph takes memory of the device
+  const std::lock_guard lock(mutex_);
+  if (all_.size() < kMost) all_.push_back(std::move(graphs));
+}
+
+void SpareGraphs::forget(const Program* gone) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& graphs : all_)
+    if (graphs->of == gone) graphs->of = nullptr;
 }
 
 }  // namespace flashover::run::cuda

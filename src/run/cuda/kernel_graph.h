@@ -4,9 +4,15 @@
 //   Promises  launch() is as if each kernel were launched with the parameters it was given last; false when that cannot
 //             be done, and then nothing was launched
 #pragma once
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "run/cuda/driver.h"
+
+namespace flashover::run {
+struct Program;
+}
 
 namespace flashover::run::cuda {
 
@@ -30,6 +36,27 @@ class KernelGraph {
   Graph graph_ = nullptr;
   GraphExec exec_ = nullptr;
   std::vector<Node> nodes_;
+};
+
+// By launch sequence: its graph; and what the graphs' nodes have: the pointers and numbers of a program.
+struct SequenceGraphs {
+  const Program* of = nullptr;
+  std::vector<std::unique_ptr<KernelGraph>> graphs;
+  std::vector<std::vector<Function>> functions;  // by graph
+  std::vector<void*> table;
+  std::vector<uint64_t> values;
+};
+
+// Graphs of a plan that no call uses at the moment.
+class SpareGraphs {
+ public:
+  std::unique_ptr<SequenceGraphs> take();  // null: there are none
+  void put(std::unique_ptr<SequenceGraphs> graphs);
+  void forget(const Program* gone);  // another program may lie there one day
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<SequenceGraphs>> all_;
 };
 
 }  // namespace flashover::run::cuda

@@ -61,13 +61,11 @@ bool LaunchSequences::run(size_t number, Run& run) {
     if (instructions[i].makes >= 0) make_memory(instructions[i], run);
     if (instructions[i].launch >= 0) take_values(instructions[i].launch, run);
   }
-  if (frame.graphs.empty()) {
-    frame.graphs.resize(program_.sequences.size());
-    frame.graphs_table.resize(frame.table.size());
-    frame.graphs_values.resize(frame.values.size());
-  }
-  std::unique_ptr<KernelGraph>& graph = frame.graphs[number];
-  const bool fresh = !graph;
+  prepare(frame);
+  SequenceGraphs& own = *frame.graphs;
+  std::unique_ptr<KernelGraph>& graph = own.graphs[number];
+  const bool others = own.of != &program_;
+  const bool fresh = !graph || (others && own.functions[number] != functions_of(s));
   if (fresh) {
     std::vector<ChainedKernel> all;
     for (size_t i = s.first; i < s.end; ++i) {
@@ -76,8 +74,9 @@ bool LaunchSequences::run(size_t number, Run& run) {
       all.push_back({node_params(l, frame), l.early});
     }
     graph = std::make_unique<KernelGraph>(all);
+    own.functions[number] = functions_of(s);
   }
-  if (!graph->usable() || !set_changed(s, *graph, fresh, frame) || !graph->launch(run.stream)) return give_up();
+  if (!graph->usable() || !set_changed(s, *graph, fresh, others, frame) || !graph->launch(run.stream)) return give_up();
   for (size_t i = s.first; i < s.end; ++i) {
     if (instructions[i].kind == StepKind::kRelease) release(instructions[i], run);
     let_go(i, run);
@@ -85,19 +84,53 @@ bool LaunchSequences::run(size_t number, Run& run) {
   return true;
 }
 
-// Of a fresh graph the nodes are right, and it is only noted what they have.
-bool LaunchSequences::set_changed(const LaunchSequence& s, KernelGraph& graph, bool fresh, CallFrame& frame) const {
+// Graphs to work with. Those that another program has used have its numbers: `of` says so until the end of the call.
+void LaunchSequences::prepare(CallFrame& frame) const {
+  if (!frame.graphs && shared()) frame.graphs = program_.spare_graphs->take();
+  if (frame.graphs && frame.graphs->graphs.size() == program_.sequences.size() &&
+      frame.graphs->table.size() == frame.table.size() && frame.graphs->values.size() == frame.values.size())
+    return;
+  frame.graphs = std::make_unique<SequenceGraphs>();
+  frame.graphs->of = &program_;
+  frame.graphs->graphs.resize(program_.sequences.size());
+  frame.graphs->functions.resize(program_.sequences.size());
+  frame.graphs->table.resize(frame.table.size());
+  frame.graphs->values.resize(frame.values.size());
+}
+
+void LaunchSequences::end(CallFrame& frame, bool first) const {
+  if (!frame.graphs) return;
+  frame.graphs->of = &program_;
+  if (first && shared()) program_.spare_graphs->put(std::move(frame.graphs));
+}
+
+std::vector<Function> LaunchSequences::functions_of(const LaunchSequence& s) const {
+  std::vector<Function> out;
+  for (size_t i = s.first; i < s.end; ++i)
+    if (program_.instructions[i].launch >= 0)
+      out.push_back(program_.launches[program_.instructions[i].launch].function);
+  return out;
+}
+
+LaunchSequences::~LaunchSequences() {
+  if (shared()) program_.spare_graphs->forget(&program_);
+}
+
+// Of a fresh graph the nodes are right, and it is only noted what they have. all: what they have is of other sizes.
+bool LaunchSequences::set_changed(const LaunchSequence& s, KernelGraph& graph, bool fresh, bool all,
+                                  CallFrame& frame) const {
+  SequenceGraphs& own = *frame.graphs;
   size_t kernel = 0;
   for (size_t i = s.first; i < s.end; ++i) {
     const Instruction& in = program_.instructions[i];
     if (in.launch < 0) continue;
     const Launch& l = program_.launches[in.launch];
     const size_t first = in.table, count = in.step->reads.size() + in.step->writes.size();
-    bool same = true;
+    bool same = !all;
     for (size_t k = first; k < first + count; ++k)
-      if (frame.table[k] != frame.graphs_table[k]) same = false, frame.graphs_table[k] = frame.table[k];
+      if (frame.table[k] != own.table[k]) same = false, own.table[k] = frame.table[k];
     for (uint32_t k = l.values; k < l.values + l.value_count; ++k)
-      if (frame.values[k] != frame.graphs_values[k]) same = false, frame.graphs_values[k] = frame.values[k];
+      if (frame.values[k] != own.values[k]) same = false, own.values[k] = frame.values[k];
     if (!same && !fresh && !graph.set(kernel, node_params(l, frame))) return false;
     ++kernel;
   }
