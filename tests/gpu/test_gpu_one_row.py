@@ -105,6 +105,27 @@ def test_a_layer_of_a_decoder(mode: str) -> None:
             torch.testing.assert_close(a, b, rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_cache_that_grows(masked: bool) -> None:
+    torch.manual_seed(0)
+
+    def step(x: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        k, v = torch.cat([k, x[:, :2]], 2), torch.cat([v, x[:, 2:4]], 2)
+        mask = (torch.arange(k.shape[2], device=x.device) % 7 != 3)[None, None, None] if masked else None
+        rows = [t[:, :, None].expand(1, 2, 4, -1, 64).reshape(1, 8, -1, 64) for t in (k, v)]
+        return F.scaled_dot_product_attention(x, *rows, attn_mask=mask), k, v
+
+    fast = flashover.compile(step, fullgraph=True)
+    mine = theirs = tuple(torch.randn(1, 2, 5, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    with torch.no_grad():
+        for _ in range(40):
+            x = torch.randn(1, 8, 1, 64, device="cuda", dtype=torch.bfloat16)
+            got, *mine = fast(x, *mine)
+            want, *theirs = step(x, *theirs)
+            torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+            assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
 def test_a_layer_of_a_decoder_has_no_library_calls() -> None:
     layer = Step(256, 48).cuda().bfloat16()
     x = torch.randn(1, 1, 256, device="cuda", dtype=torch.bfloat16)

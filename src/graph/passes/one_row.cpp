@@ -138,6 +138,7 @@ constexpr RewriteRule kRules[] = {
     {op::addmm, "bias + row @ matrix -> the same", addmm_of_row},
     {op::_addmm_activation, "relu(bias + row @ matrix) -> the same", relu_of_row},
     {op::scaled_dot_product_attention, "attention of one query -> sums of products", attention_of_row},
+    {"flashover.attention_of_any_size.default", "the same over symbols", attention_of_row},
 };
 
 }  // namespace
