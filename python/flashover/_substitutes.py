@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -164,10 +165,114 @@ def _associative_scan_op(self: Any, combine_fn: Callable[..., Any], xs: Any, add
     return generic_associative_scan(combine_fn, xs, additional_inputs=additional_inputs)
 
 
-def _flex_attention_op(self: Any, *args: Any, **kwargs: Any) -> Any:
-    from torch._higher_order_ops.flex_attention import math_attention
+def _flex_attention_op(
+    self: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable[..., Any],
+    block_mask: Any,
+    scale: float,
+    kernel_options: Any,
+    score_mod_other_buffers: Any = (),
+    mask_mod_other_buffers: Any = (),
+) -> Any:
+    """Scores, what score_mod makes of them, and what the mask leaves: two operators with the user's between them, which
+    become one kernel (src/ops/flex.cpp)."""
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):
+        narrow = torch.get_autocast_dtype(kind)
+        query, key, value = (x if x.dtype == torch.float64 else x.to(narrow) for x in (query, key, value))
+        with torch.autocast(kind, enabled=False):
+            return _flex_attention(
+                query, key, value, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers
+            )
+    return _flex_attention(
+        query, key, value, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers
+    )
 
-    return math_attention(*args, **kwargs)
+
+def _flex_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Callable[..., Any],
+    block_mask: Any,
+    scale: float,
+    score_buffers: Any,
+    mask_buffers: Any,
+) -> Any:
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+    from torch.nn.attention.flex_attention import _vmap_for_bhqkv
+
+    batch, heads, queries = query.shape[:3]
+    if batch != key.shape[0]:
+        if batch <= 1 or key.shape[0] != 1:
+            raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={key.shape[0]}")
+        key, value = key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
+    at = [torch.arange(0, n, device=query.device) for n in (batch, heads, queries, key.shape[2])]
+    scores = _FlexScores.apply(query, key, scale)
+    score_of = _vmap_for_bhqkv(score_mod, prefix=(0,), suffix=(None,) * len(score_buffers))
+    mask_of = _vmap_for_bhqkv(block_mask[-1], prefix=(), suffix=(None,) * len(mask_buffers))
+    with TransformGetItemToIndex():
+        mask = mask_of(*at, *mask_buffers)
+        scores = score_of(scores, *at, *score_buffers)
+    if mask.dtype != torch.bool:
+        raise RuntimeError(f"expected condition to be a boolean tensor, but got a tensor with dtype {mask.dtype}")
+    if scores.dtype in (torch.bfloat16, torch.float16):
+        scores = scores.float()  # (as where would beside -inf)
+    out, log_sum, largest = _FlexAttend.apply(
+        scores, mask, query, value, list(block_mask[2:6]), list(block_mask[10:12])
+    )
+    return out, log_sum / math.log(2), largest / math.log(2)
+
+
+def _grouped(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """A head for each head of queries."""
+    group = heads // x.shape[1]
+    return x.unsqueeze(2).expand(-1, -1, group, -1, -1).flatten(1, 2) if group != 1 else x
+
+
+def _summed(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """What the heads that shared one give it together."""
+    return x if x.shape[1] == heads else x.unflatten(1, (heads, x.shape[1] // heads)).sum(2)
+
+
+class _FlexScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.save_for_backward(query, key)
+        ctx.scale = scale
+        return torch.ops.flashover.flex_scores(query, key, scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        query, key = ctx.saved_tensors
+        grad = grad * ctx.scale
+        of_query = grad @ _grouped(key, query.shape[1]).to(grad.dtype)
+        of_key = _summed(grad.transpose(-2, -1) @ query.to(grad.dtype), key.shape[1])
+        return of_query.to(query.dtype), of_key.to(key.dtype), None
+
+
+class _FlexAttend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Any, mask: Any, query: Any, value: Any, blocks: Any, block: Any) -> Any:
+        out, log_sum, largest = torch.ops.flashover.flex_attend(scores, mask, query, value, blocks, block)
+        ctx.save_for_backward(scores, mask, value, out, log_sum)
+        ctx.mark_non_differentiable(largest)
+        return out, log_sum, largest
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, grad_log_sum: torch.Tensor, _: Any) -> Any:
+        scores, mask, value, out, log_sum = ctx.saved_tensors
+        some = mask & (log_sum != -torch.inf).unsqueeze(-1)
+        weights = torch.where(some, torch.exp(scores - log_sum.unsqueeze(-1)), 0.0)
+        wide = grad.to(scores.dtype)
+        heads = grad.shape[1]
+        of_value = _summed(weights.transpose(-2, -1) @ wide, value.shape[1])
+        of_weights = wide @ _grouped(value, heads).to(scores.dtype).transpose(-2, -1)
+        of_row = (wide * out.to(scores.dtype)).sum(-1) - grad_log_sum
+        return weights * (of_weights - of_row.unsqueeze(-1)), None, None, of_value.to(value.dtype), None, None
 
 
 def _mod_index(cls: Any, tensor: torch.Tensor, indices: Any) -> torch.Tensor:

@@ -135,6 +135,7 @@ class Machine {
   int32_t run() {
     accs_.resize(k_.accs.size());
     nest(k_.outer, 0, [&] {
+      if (k_.attention) return attend(*k_.attention);
       for (const Stage& s : k_.stages) {
         for (const Instr& in : s.body)
           if (in.op == Op::k_reduce || in.op == Op::k_scan) accs_[in.slot] = identity_of(k_.accs[in.slot]);
@@ -146,6 +147,75 @@ class Machine {
   }
 
  private:
+  // ---- attention (attention.h), at an outer point
+  using Place = std::array<int64_t, 4>;
+  int64_t place(const FlexOperand& o, const Place& at) {
+    int64_t a = 0;
+    for (size_t d = 0; d < o.strides.size(); ++d) a += at[d] * evaluate(o.strides[d]);
+    FLASHOVER_CHECK(a >= 0 && a < numel_[o.slot]) << "address " << a << " of " << numel_[o.slot] << "\n" << print(k_);
+    return a;
+  }
+  Scalar operand(const FlexOperand& o, const Place& at) {
+    return load(k_.params[o.slot].dtype, pointers_[o.slot], place(o, at));
+  }
+  void result(const FlexOperand& o, const Place& at, double v) {
+    if (o.given()) store(k_.params[o.slot].dtype, pointers_[o.slot], place(o, at), {v, 0});
+  }
+  // Which of the keys are seen: 0 none, 1 those that the mask leaves, 2 all.
+  std::vector<char> seen_keys(const FlexAttention& a, int64_t keys, const Place& at) {
+    if (a.query_block == 0) return std::vector<char>(static_cast<size_t>(keys), 1);
+    std::vector<char> seen(static_cast<size_t>(keys), 0);
+    const auto list = [&](const FlexAttention::Blocks& b, char how) {
+      const int64_t row = at[2] / a.query_block;
+      if (!b.counts.given() || row >= evaluate(b.rows)) return;
+      const int64_t count = std::min(operand(b.counts, {at[0], at[1], row, 0}).i, evaluate(b.most));
+      for (int64_t n = 0; n < count; ++n) {
+        const int64_t from = operand(b.indices, {at[0], at[1], row, n}).i * a.key_block;
+        for (int64_t j = from; j < std::min(keys, from + a.key_block); ++j) seen[static_cast<size_t>(j)] = how;
+      }
+    };
+    list(a.partial, 1);
+    list(a.full, 2);
+    return seen;
+  }
+  void attend(const FlexAttention& a) {
+    Place at{};
+    for (size_t d = 0; d < 3; ++d) at[d] = values_.at(k_.outer[d].var.node());
+    const int64_t keys = evaluate(k_.stages[0].loops[0].extent), head = at[1] / a.group;
+    const std::vector<char> seen = seen_keys(a, keys, at);
+    constexpr double kNone = -std::numeric_limits<double>::infinity();
+    double largest = kNone, total = 0;
+    for (int64_t j = 0; j < keys && !failed_; ++j) {
+      if (seen[static_cast<size_t>(j)] == 0) continue;
+      for (size_t i = 0; i < a.scores.size(); ++i) {
+        double sum = 0;
+        for (int64_t d = 0; d < a.scores[i].width; ++d)
+          sum +=
+              operand(a.scores[i].left, {at[0], at[1], at[2], d}).f * operand(a.scores[i].right, {at[0], head, j, d}).f;
+        scratch_[i][static_cast<size_t>(j)] = {sum * a.scores[i].scale, 0};
+      }
+      for (size_t s = 0; s < k_.stages.size(); ++s) {
+        if (s == 1 && seen[static_cast<size_t>(j)] == 2) continue;
+        registers_.assign(k_.stages[s].body.size(), {});
+        values_[k_.stages[s].loops[0].var.node()] = j;
+        body(k_.stages[s].body);
+      }
+      largest = std::max(largest, scratch_[0][static_cast<size_t>(j)].f);
+    }
+    std::vector<double> sums(static_cast<size_t>(a.value_width));
+    for (int64_t j = 0; j < keys; ++j) {
+      const double score = seen[static_cast<size_t>(j)] ? scratch_[0][static_cast<size_t>(j)].f : kNone;
+      const double weight = score == kNone ? 0 : std::exp(score - largest);
+      total += weight;
+      for (int64_t d = 0; weight != 0 && d < a.value_width; ++d)
+        sums[static_cast<size_t>(d)] += weight * operand(a.values, {at[0], head, j, d}).f;
+    }
+    for (int64_t d = 0; d < a.value_width; ++d)
+      result(a.out, {at[0], at[1], at[2], d}, total == 0 ? 0 : sums[static_cast<size_t>(d)] / total);
+    result(a.log_sum, at, total == 0 ? kNone : largest + std::log(total));
+    result(a.largest, at, largest);
+  }
+
   int64_t evaluate(sym::Expr e) {
     return sym::evaluate(e, [&](sym::Expr v) {
       auto it = values_.find(v.node());

@@ -31,12 +31,14 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/hash.h"
+#include "loops/attention.h"
 #include "ops/names.h"
 #include "ops/types.h"
 #include "sym/sym.h"
@@ -152,6 +154,7 @@ struct Kernel {
   std::vector<Accumulator> accs;
   std::vector<Scratch> scratch;
   std::vector<Stage> stages;
+  std::shared_ptr<const FlexAttention> attention;  // the stages make scores (attention.h)
   Vector vector = Vector::kNone;
   int32_t transpose =
       -1;  // >= 0 (kOuter): loads run contiguously along outer loop `transpose`, stores along the last one: tile both

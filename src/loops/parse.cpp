@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/decimal.h"
@@ -21,6 +22,7 @@ class Parser {
 
   Kernel kernel() {
     Kernel k;
+    std::optional<FlexAttention> attention;
     next_line();
     expect("kernel");
     if (peek('"')) k.label = string();
@@ -68,6 +70,16 @@ class Parser {
         k.exact = true;
       } else if (w == "cost") {
         k.cost = integer();
+      } else if (w == "attention") {
+        attention.emplace();
+        expect("group");
+        attention->group = integer();
+        expect("values");
+        attention->values = operand(4);
+        expect("width");
+        attention->value_width = integer();
+      } else if (attention && attention_line(w, *attention)) {
+        // read
       } else if (w == "stage") {
         k.stages.push_back(stage());
         continue;
@@ -86,10 +98,52 @@ class Parser {
       end_line();
     }
     end_line();
+    if (attention) k.attention = std::make_shared<const FlexAttention>(std::move(*attention));
     return k;
   }
 
  private:
+  FlexOperand operand(size_t dims) {
+    FlexOperand o;
+    o.slot = letter_number('p');
+    for (size_t d = 0; d < dims; ++d) o.strides.push_back(bracket());
+    return o;
+  }
+  bool attention_line(const std::string& word, FlexAttention& a) {
+    const std::tuple<std::string_view, FlexOperand*, size_t> operands[] = {{"partial", &a.partial.counts, 3},
+                                                                           {"partial_indices", &a.partial.indices, 4},
+                                                                           {"full", &a.full.counts, 3},
+                                                                           {"full_indices", &a.full.indices, 4},
+                                                                           {"out", &a.out, 4},
+                                                                           {"log_sum", &a.log_sum, 3},
+                                                                           {"largest", &a.largest, 3}};
+    for (const auto& [name, to, dims] : operands)
+      if (word == name) {
+        *to = operand(dims);
+        return true;
+      }
+    for (const auto& [name, to] : {std::pair{"most_partial", &a.partial}, {"most_full", &a.full}})
+      if (word == name) {
+        to->rows = bracket();
+        to->most = bracket();
+        return true;
+      }
+    if (word == "blocks") {
+      a.query_block = integer();
+      a.key_block = integer();
+      return true;
+    }
+    if (word != "score") return false;
+    FlexAttention::Score& s = a.scores.emplace_back();
+    s.left = operand(4);
+    s.right = operand(4);
+    expect("width");
+    s.width = integer();
+    expect("scale");
+    s.scale = floating();
+    return true;
+  }
+
   [[noreturn]] void fail(const std::string& what) const {
     throw UserError("line " + std::to_string(line_number_) + ": " + what);
   }

@@ -47,6 +47,31 @@ void print_loops(const std::vector<Loop>& loops, std::string& out) {
 std::string value(Id id) { return " v" + std::to_string(id); }
 std::string bracket(sym::Expr e) { return "[" + e.str() + "]"; }
 
+std::string operand(const FlexOperand& o) {
+  std::string out = " p" + std::to_string(o.slot);
+  for (sym::Expr s : o.strides) out += bracket(s);
+  return out;
+}
+void print_attention(const FlexAttention& a, std::string& out) {
+  out += "  attention group " + std::to_string(a.group) + " values" + operand(a.values) + " width " +
+         std::to_string(a.value_width) + "\n";
+  for (const FlexAttention::Score& s : a.scores)
+    out += "  score" + operand(s.left) + operand(s.right) + " width " + std::to_string(s.width) + " scale " +
+           number(s.scale) + "\n";
+  if (a.query_block > 0) out += "  blocks " + std::to_string(a.query_block) + " " + std::to_string(a.key_block) + "\n";
+  for (const auto& [name, o] : {std::pair{"partial", &a.partial.counts},
+                                {"partial_indices", &a.partial.indices},
+                                {"full", &a.full.counts},
+                                {"full_indices", &a.full.indices},
+                                {"out", &a.out},
+                                {"log_sum", &a.log_sum},
+                                {"largest", &a.largest}})
+    if (o->given()) out += std::string("  ") + name + operand(*o) + "\n";
+  for (const auto& [name, b] : {std::pair{"partial", &a.partial}, {"full", &a.full}})
+    if (b->counts.given())
+      out += std::string("  most_") + name + " " + bracket(b->rows) + " " + bracket(b->most) + "\n";
+}
+
 void print_instr(const Instr& in, size_t id, std::string& out) {
   out += "    v" + std::to_string(id) + " = " + info(in.op).name;
   if (info(in.op).has_result) out += std::string(" ") + flashover::info(in.dtype).name;
@@ -125,6 +150,7 @@ std::string render(const Kernel& k, bool for_people) {
   for (size_t i = 0; i < k.scratch.size(); ++i)
     out += "  scratch r" + std::to_string(i) + " = " + flashover::info(k.scratch[i].dtype).name +
            bracket(k.scratch[i].size) + "\n";
+  if (k.attention) print_attention(*k.attention, out);
   for (size_t i = 0; i < k.errors.size(); ++i)
     out += "  error " + std::to_string(i) + (for_people ? " " + quoted(k.errors[i]) : "") + "\n";
   if (k.vector != Vector::kNone)

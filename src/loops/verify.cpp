@@ -17,6 +17,7 @@ class Verifier {
     add_loops(k_.outer, scope);
     reduced_.assign(k_.accs.size(), false);
     scratch_written_.assign(k_.scratch.size(), false);
+    if (k_.attention) attention(*k_.attention);
     for (const Scratch& s : k_.scratch) rule(is_compute(s.dtype), "scratch has a compute dtype");
     for (const Accumulator& a : k_.accs) rule(is_compute(a.dtype), "accumulators have a compute dtype");
     rule(k_.vector != Vector::kOuter || !k_.outer.empty(), "vector outer needs an outer loop");
@@ -28,12 +29,42 @@ class Verifier {
         if (in.op == Op::k_load || (in.op == Op::k_store && in.mode != StoreMode::kSet)) read[in.slot] = true;
         if (in.op == Op::k_store) written[in.slot] = true;
       }
+    if (k_.attention)
+      each_operand(*k_.attention, [&](const FlexOperand& o, size_t, bool writes) {
+        (writes ? written : read)[static_cast<size_t>(o.slot)] = true;
+      });
     for (size_t i = 0; i < k_.params.size(); ++i)
       rule(k_.params[i].read == read[i] && k_.params[i].written == written[i],
            "params say whether they are read and written");
   }
 
  private:
+  // f(operand, dims, whether it is written)
+  template <typename F>
+  static void each_operand(const FlexAttention& a, F&& f) {
+    for (const FlexAttention::Score& s : a.scores) f(s.left, size_t{4}, false), f(s.right, size_t{4}, false);
+    f(a.values, size_t{4}, false);
+    for (const FlexAttention::Blocks* b : {&a.partial, &a.full})
+      if (b->counts.given() || b->indices.given()) f(b->counts, size_t{3}, false), f(b->indices, size_t{4}, false);
+    f(a.out, size_t{4}, true);
+    for (const FlexOperand* o : {&a.log_sum, &a.largest})
+      if (o->given()) f(*o, size_t{3}, true);
+  }
+  void attention(const FlexAttention& a) {
+    rule(k_.outer.size() == 3, "attention has a loop over batch, head and query");
+    rule(k_.stages.size() == 1 || k_.stages.size() == 2, "attention has a stage for the score, and one for the mask");
+    for (const Stage& s : k_.stages)
+      rule(s.loops.size() == 1 && s.loops[0].extent == k_.stages[0].loops[0].extent, "stages go over the keys");
+    rule(!a.scores.empty() && a.scores.size() == k_.scratch.size(), "each score has a scratch");
+    for (const Scratch& s : k_.scratch) rule(s.dtype == DType::kF32, "scores are f32");
+    rule(a.group > 0 && a.value_width > 0, "heads and widths are positive");
+    rule((a.query_block > 0) == a.partial.counts.given(), "blocks have lists");
+    each_operand(a, [&](const FlexOperand& o, size_t dims, bool) {
+      rule(o.slot >= 0 && o.slot < static_cast<int32_t>(k_.params.size()) && o.strides.size() == dims,
+           "operands are parameters with a stride for each dim");
+    });
+    scratch_written_.assign(k_.scratch.size(), true);
+  }
   static bool is_compute(DType d) {
     return d == DType::kF32 || d == DType::kF64 || d == DType::kBool || is_integral(d);
   }

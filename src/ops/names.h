@@ -33,6 +33,11 @@ constexpr bool is_aten(std::string_view name) { return name.starts_with("aten.")
 // them for.
 inline constexpr char size_of_data[] = "flashover.size_of_data.default";
 inline constexpr char check_sizes[] = "flashover.check_sizes.default";
+// flex_attention (ops/flex.cpp): scores of queries and keys, what weighs values by them, and both with all that lies
+// between them as one kernel (loops/attention.h).
+inline constexpr char flex_scores[] = "flashover.flex_scores.default";
+inline constexpr char flex_attend[] = "flashover.flex_attend.default";
+inline constexpr char flex_fused[] = "flashover.flex_fused.default";
 inline constexpr char nms[] = "torchvision.nms.default";
 
 }  // namespace flashover::op

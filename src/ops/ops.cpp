@@ -53,6 +53,7 @@ class Table {
     std::vector<Row> rows;
     register_prims(rows);
     register_aten(rows);
+    register_flex(rows);
     for (const Row& row : rows) {
       OpRow& op = create(row.name);
       FLASHOVER_CHECK(!op.declared) << "two table rows for " << row.name;
@@ -122,6 +123,7 @@ class Table {
       op->effectful = may_act(name);
       op->check = contains(kChecks, name);
       op->data_sized = contains(kDataSized, name);
+      op->generated = name == op::flex_fused;
       if (constexpr std::string_view kPrefix = "functional."; name.starts_with(kPrefix)) {
         const OpRow& original = create(name.substr(kPrefix.size()));
         op->on_clones = &original;

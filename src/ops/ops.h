@@ -66,6 +66,7 @@ struct OpRow {
   bool check = false;             // an effectful one that at most raises: nothing is left of it when it did not
   bool nondeterministic = false;  // random: must not be duplicated or merged
   bool data_sized = false;        // sizes of its results follow from what its operands hold
+  bool generated = false;         // no prim, and no operator that is called: a kernel of its own computes it
   Prim prim = Prim::none;
   bool is_prim() const { return prim != Prim::none; }
   uint8_t cost = 1;           // of an element, in units of an addition, and the two traits: prims.def
@@ -110,5 +111,6 @@ struct Row {
 };
 void register_prims(std::vector<Row>& rows);  // src/ops/prims.cpp
 void register_aten(std::vector<Row>& rows);   // src/ops/aten/aten.cpp: calls one function per family
+void register_flex(std::vector<Row>& rows);   // src/ops/flex.cpp
 
 }  // namespace flashover::ops

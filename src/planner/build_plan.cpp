@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "graph/analysis/uninitialized.h"
 #include "graph/origin.h"
+#include "loops/schedule/attention.h"
 #include "loops/schedule/build.h"
 #include "planner/value_tensors.h"
 
@@ -152,8 +153,7 @@ int32_t number_of(Building& b, loops::Kernel kernel) {
   return it->second;
 }
 
-void add_launch(Building& b, const loops::Group& group) {
-  loops::Built built = build(b.program, group, {.gpu = b.options.loops.processors > 0});
+void add_launch(Building& b, loops::Built built, bool frozen) {
   if (built.kernel.stages.empty()) return;
   built.kernel.exact = b.options.exact;
   verify(built.kernel);
@@ -165,7 +165,7 @@ void add_launch(Building& b, const loops::Group& group) {
     const loops::Param& param = built.kernel.params[i];
     const ValueId v = built.params[i];
     if (!param.written) {
-      s.reads.push_back(param.number ? b.tensors.of(v) : on_device(b, v, group.frozen));
+      s.reads.push_back(param.number ? b.tensors.of(v) : on_device(b, v, frozen));
       continue;
     }
     s.writes.push_back(b.tensors.of(v));
@@ -175,7 +175,12 @@ void add_launch(Building& b, const loops::Group& group) {
   }
   s.sizes = built.kernel.sizes;
   s.kernel = number_of(b, std::move(built.kernel));
-  b.add(std::move(s), group.frozen);
+  b.add(std::move(s), frozen);
+}
+
+void add_kernel_of(Building& b, const graph::Node& node) {
+  const bool empty = b.graph().type(node.outs[0]).numel().is_const(0);
+  if (!empty) add_launch(b, build_attention(b.program, node), b.program.facts[node.outs[0]].frozen);
 }
 
 // ---- results
@@ -245,8 +250,15 @@ void add_mutations(Building& b) {
 
 Schedule build_plan(loops::LoopProgram& program, const loops::Fused& fused, const Options& options) {
   Building b(program, options);
-  for (const loops::Unit& u : fused.order)
-    u.node >= 0 ? add_call(b, program.graph.nodes[u.node]) : add_launch(b, fused.groups[u.group]);
+  for (const loops::Unit& u : fused.order) {
+    if (u.node < 0) {
+      const loops::Group& group = fused.groups[u.group];
+      add_launch(b, build(program, group, {.gpu = options.loops.processors > 0}), group.frozen);
+    } else {
+      const graph::Node& node = program.graph.nodes[u.node];
+      node.op->generated ? add_kernel_of(b, node) : add_call(b, node);
+    }
+  }
   add_outputs(b);
   add_mutations(b);
   return std::move(b.out);

@@ -251,7 +251,7 @@ std::vector<std::vector<Member>> kernels_alike(const std::vector<Kernel>& kernel
   std::vector<std::vector<Member>> out;
   for (size_t i = 0; i < kernels.size(); ++i) {
     const Kernel& k = kernels[i];
-    if (rests_on_extents(k)) continue;
+    if (k.attention || rests_on_extents(k)) continue;
     Walk walk(k, !running[i], on_gpu);
     walk.run(nullptr);
     std::string key = (running[i] ? "r" : "f") + std::move(walk.skeleton);

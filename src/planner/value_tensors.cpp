@@ -85,7 +85,8 @@ TensorId ValueTensors::of(ValueId v) {
     return tensor_of_[v] = add(std::move(t));
   }
   plan::Tensor t{memory_type(v), StorageKind::kArena};
-  const bool from_extern = !graph_.nodes[program_.producers.of[v].node].op->is_prim() && !is_clone(v);
+  const ops::OpRow& op = *graph_.nodes[program_.producers.of[v].node].op;
+  const bool from_extern = !op.is_prim() && !op.generated && !is_clone(v);
   if (program_.facts[v].frozen) {
     t.storage = StorageKind::kFrozen;
   } else if (from_extern) {

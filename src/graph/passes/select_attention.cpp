@@ -1,5 +1,5 @@
 // ATen's flash attention for CPUs, and its backward, become the hand-written operators. On CUDA, attention whose sizes
-// are symbols becomes the operator that does without plans for one size.
+// are symbols becomes the operator that does without plans for one size. flex_attention becomes one kernel.
 #include "graph/passes/select_attention.h"
 
 #include <cmath>
@@ -8,6 +8,7 @@
 #include "graph/rewrite/attention.h"
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
+#include "graph/rewrite/score_function.h"
 #include "ops/args.h"
 #include "ops/names.h"
 
@@ -87,7 +88,109 @@ bool serve_any_size(Rewriter& r, const Node& n, Values& results, const void* /*u
   return true;
 }
 
+// ---- flex_attention
+
+// Behind views: one number in all places.
+bool is_all(Rewriter& r, ValueId v, double number) {
+  for (const Node* n = r.def(v); n; n = r.def(v)) {
+    if (n->op->prim == Prim::full) return ops::is_number(n->args[1], number);
+    if (n->op->kind != ops::OpKind::kView && n->op->prim != Prim::copy) return false;
+    v = ops::as_value(n->args[0]);
+  }
+  return false;
+}
+
+// A tensor of a batch of heads, of numbers that kernels widen to f32.
+bool is_heads(const TensorType& t, Device device) {
+  constexpr int64_t kWidest = 256;
+  return t.rank() == 4 && !t.opaque && t.device == device && (t.dtype == DType::kF32 || is_reduced(t.dtype)) &&
+         t.sizes[1].is_const() && t.sizes[1].value() > 0 && t.sizes[3].is_const() && t.sizes[3].value() > 0 &&
+         t.sizes[3].value() <= kWidest;
+}
+// Keys or values beside queries.
+bool fits_query(const TensorType& q, const TensorType& t) {
+  return t.dtype == q.dtype && sym::known_eq(t.sizes[0], q.sizes[0]) && q.sizes[1].value() % t.sizes[1].value() == 0;
+}
+
+struct Lists {
+  RefList blocks;  // none: all keys are seen
+  Sizes block;
+};
+// Counts and indices of blocks as the kernel takes them.
+std::optional<Lists> match_lists(Rewriter& r, const Node& n, const TensorType& q) {
+  constexpr int64_t kNoBlock = int64_t{1} << 30;  // of torch's, where there is no mask
+  constexpr int64_t kStep = 16;                   // keys come in whole vectors, blocks of queries in tensor cores' rows
+  Lists out{ops::as_values(n.args[4]), ops::as_sizes(n.args[5])};
+  if (out.blocks.size() != 4 || out.block.size() != 2) return std::nullopt;
+  for (sym::Expr b : out.block)
+    if (!b.is_const() || b.value() <= 0 || b.value() % kStep != 0) return std::nullopt;
+  if (out.block[0].value() >= kNoBlock && out.block[1].value() >= kNoBlock) return Lists{};
+  if ((out.blocks[2].id == kNoValue) != (out.blocks[3].id == kNoValue)) return std::nullopt;
+  for (size_t i = 0; i < 4; ++i) {
+    if (out.blocks[i].id == kNoValue) {
+      if (i < 2) return std::nullopt;
+      continue;
+    }
+    const TensorType t = r.b.type(out.blocks[i].id);
+    if (t.dtype != DType::kI32 || t.device != q.device || t.rank() != (i % 2 ? 4 : 3)) return std::nullopt;
+    for (size_t d = 0; d < 2; ++d)
+      if (!t.sizes[d].is_const(1) && !sym::known_eq(t.sizes[d], q.sizes[d])) return std::nullopt;
+  }
+  return out;
+}
+
+ValueId with_dense_last(Rewriter& r, ValueId v) {
+  const TensorType t = r.b.type(v);
+  return dense_last(t) ? v : r.b.emit(Prim::copy, {Ref{v}}, dense_type(t));
+}
+
+// (scores, mask, q, v, blocks, block)
+bool fuse_flex(Rewriter& r, const Node& n, Values& results, const void* /*user*/) {
+  if (n.outs[0] == kNoValue) return false;
+  const ValueId score = ops::as_value(n.args[0]);
+  ValueId mask = ops::as_optional_value(n.args[1]).value_or(kNoValue);
+  const TensorType q = r.b.type(ops::as_value(n.args[2])), v = r.b.type(ops::as_value(n.args[3])), s = r.b.type(score);
+  if (!is_heads(q, q.device) || !is_heads(v, q.device) || !fits_query(q, v) || s.rank() != 4 ||
+      (s.dtype != DType::kF32 && !is_reduced(s.dtype)) || !sym::known_eq(s.sizes[3], v.sizes[2]))
+    return false;
+  for (size_t d = 0; d < 3; ++d)
+    if (!sym::known_eq(s.sizes[d], q.sizes[d])) return false;
+  const std::optional<Lists> lists = match_lists(r, n, q);
+  if (!lists) return false;
+  if (mask != kNoValue && is_all(r, mask, 1)) mask = kNoValue;
+  if (mask != kNoValue && (r.b.dtype(mask) != DType::kBool || !same_sizes(r.b.sizes(mask), s.sizes))) return false;
+  const std::optional<ScoreFunction> f = score_function(r, score, mask);
+  if (!f || f->products.empty()) return false;
+  RefList left, right, captured;
+  std::vector<double> scales;
+  std::vector<std::pair<ValueId, ValueId>> operands;
+  for (const Node* product : f->products) {
+    const ValueId a = ops::as_value(product->args[0]), b = ops::as_value(product->args[1]);
+    if (!is_heads(r.b.type(a), q.device) || !is_heads(r.b.type(b), q.device) || !fits_query(r.b.type(a), r.b.type(b)) ||
+        r.b.type(b).sizes[1].value() != v.sizes[1].value())
+      return false;
+    operands.emplace_back(a, b);
+    scales.push_back(ops::as_double(product->args[2]));
+  }
+  for (const auto& [a, b] : operands) {
+    left.push_back(Ref{with_dense_last(r, a)});
+    right.push_back(Ref{with_dense_last(r, b)});
+  }
+  for (ValueId c : f->captured) captured.push_back(Ref{c});
+  const Ref values{with_dense_last(r, ops::as_value(n.args[3]))};
+  const TensorType out = r.b.type(n.outs[0]), row{.dtype = DType::kF32,
+                                                  .device = q.device,
+                                                  .sizes = {q.sizes[0], q.sizes[1], q.sizes[2]},
+                                                  .strides = contiguous_strides({q.sizes[0], q.sizes[1], q.sizes[2]})};
+  results =
+      r.b.emit_all(op::flex_fused,
+                   {left, right, std::move(scales), n.args[2], values, lists->blocks, lists->block, captured, f->text},
+                   {out, row, row});
+  return true;
+}
+
 constexpr RewriteRule kSelect[] = {
+    {op::flex_attend, "flex_attention", fuse_flex},
     {op::scaled_dot_product_attention, "attention of symbolic sizes on CUDA", serve_any_size},
     {op::_scaled_dot_product_flash_attention_for_cpu, "ATen's flash attention", replace_flash},
     {op::_scaled_dot_product_flash_attention_for_cpu_backward, "its backward", replace_flash_backward}};

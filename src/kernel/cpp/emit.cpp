@@ -10,6 +10,7 @@
 // stage, instructions.h, accumulators.h and memory.h its body.
 #include <utility>
 
+#include "kernel/cpp/attention.h"
 #include "kernel/cpp/index.h"
 #include "kernel/cpp/memory.h"
 #include "kernel/cpp/outer.h"
@@ -56,9 +57,13 @@ std::string body_text(Emission& e) {
   e.out.line("Job* job = (Job*)job_;");
   const size_t constants_at = e.out.text.size();
   declare_job(e);
-  const std::vector<std::string> heap = declare_scratch(e);
-  is_row_blocked(e) ? row_blocked_reduction(e) : each_linear_index(e);
-  for (const std::string& name : heap) e.out.line("free(" + name + ");");
+  if (e.k.attention) {
+    attention(e);
+  } else {
+    const std::vector<std::string> heap = declare_scratch(e);
+    is_row_blocked(e) ? row_blocked_reduction(e) : each_linear_index(e);
+    for (const std::string& name : heap) e.out.line("free(" + name + ");");
+  }
   std::string constants;
   for (size_t i = 0; i < e.constants.size(); ++i)
     constants += "  const long c" + num(i) + " = job->c[" + num(i) + "];\n";
@@ -77,14 +82,14 @@ std::string entry_text(Emission& e, const std::string& symbol, const std::string
   if (!constants.empty()) e.out.line("static const long constants[] = {" + constants + "};");
   e.out.line(std::string("Job job = {pointers, sizes, ") + (constants.empty() ? "0" : "constants") + ", 0};");
   for (size_t i = 0; i < e.k.sizes.size(); ++i) e.out.line("const long s" + num(i) + " = sizes[" + num(i) + "];");
-  const sym::Expr count = e.iteration.count;
+  const sym::Expr count = e.k.attention ? attention_tasks(e.k) : e.iteration.count;
   const std::string n = index(e, count);
   if (e.k.serial || (count.is_const() && count.value() <= 1)) {
     e.out.line("if (" + n + " > 0) " + body_name + "(&job, 0, " + n + ");");
   } else {
-    const std::string cost = index(e, e.iteration.cost);
-    e.out.line("share_range(share, " + body_name + ", &job, " + n + ", " + n + " * (" + cost + ") * " +
-               num(e.iteration.unit) + ");");
+    const std::string work =
+        e.k.attention ? attention_work(e) : n + " * (" + index(e, e.iteration.cost) + ") * " + num(e.iteration.unit);
+    e.out.line("share_range(share, " + body_name + ", &job, " + n + ", " + work + ");");
   }
   e.out.line("return job.error;");
   e.out.close();

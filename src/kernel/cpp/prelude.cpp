@@ -15,8 +15,9 @@ using snippets::Snippet;
 using snippets::Snippets;
 
 // What stands first here stands first in a kernel.
-constexpr Snippets (*kSubjects[])() = {snippets::values, snippets::memory,   snippets::arithmetic, snippets::functions,
-                                       snippets::libm,   snippets::division, snippets::transpose,  snippets::threads};
+constexpr Snippets (*kSubjects[])() = {snippets::values,    snippets::memory,  snippets::arithmetic,
+                                       snippets::functions, snippets::libm,    snippets::division,
+                                       snippets::transpose, snippets::threads, snippets::attention};
 
 unsigned config_bit(Lanes l) {
   switch (l.isa) {

@@ -15,6 +15,10 @@ void stage_line(Emission& e, const std::string& text) {
 void before_loop(Emission& e, const std::string& text) { e.stage.before += "    " + text + "\n"; }
 void after_loop(Emission& e, const std::string& text) { e.stage.after += "    " + text + "\n"; }
 void hoisted_line(Emission& e, Axes axes, const std::string& text) {
+  if (e.over_keys && !(axes & kX)) {
+    e.hoisted += "    " + text + "\n";
+    return;
+  }
   e.stage.looped && !(axes & kR) ? before_loop(e, text) : stage_line(e, text);
 }
 
@@ -93,7 +97,7 @@ void define(Emission& e, Id id, Axes axes, const std::string& text, DType d) {
       if (auto it = memo->find(text); it != memo->end()) return set_value(e, id, it->second);
   EmittedValue v{fresh(e, "v"), axes, d, false, ""};
   hoisted_line(e, axes, v.text + " = " + text);
-  const bool stays_defined = !e.stage.looped || !(axes & kR);
+  const bool stays_defined = e.over_keys ? !(axes & kX) : !e.stage.looped || !(axes & kR);
   if (pure) (stays_defined ? e.memo : e.stage.memo)[text] = v;
   set_value(e, id, std::move(v));
 }

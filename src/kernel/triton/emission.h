@@ -80,7 +80,10 @@ struct Emission {
   std::string x_mask, y_mask;
   sym::Expr grid = 1;
   std::string out, result;  // result: the name of an operand's tile
-  int64_t next = 0;         // of the next name
+  // The stages stand in a loop over the points of axis x: what does not depend on these goes before it, here.
+  bool over_keys = false;
+  std::string hoisted;
+  int64_t next = 0;  // of the next name
   // what stages hand to later ones
   int64_t r = 1;  // length of the axis r
   std::map<std::vector<const sym::Node*>, int> rows;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "kernel/triton/attention.h"
 #include "kernel/triton/points.h"
 #include "kernel/triton/product.h"
 #include "kernel/triton/stage.h"
@@ -97,6 +98,7 @@ TritonSource source_of(const Emission& e) {
   s.text += "@triton.jit\ndef " + s.name + "(" + parameters + "):\n" + (e.out.empty() ? "    pass\n" : e.out);
   s.warps = e.tile.warps;
   if (e.role.epilogue_of) s.stages = e.role.epilogue_of->tile.stages;
+  if (e.k.attention) s.stages = attention_stages(e.k);
   s.asserts = e.asserts;
   s.launch.early = e.early;
   s.launch.grid[0] = launch_grid(e);
@@ -121,6 +123,12 @@ TritonSource emit_function(Emission&& e, const Gpu& gpu) {
   e.fast = !e.k.exact && std::all_of(e.k.params.begin(), e.k.params.end(), [](const loops::Param& p) {
     return !p.written || !is_floating(p.dtype) || is_reduced(p.dtype);
   });
+  if (e.k.attention) {
+    e.over_keys = true;
+    wait_for_kernels_before(e);
+    attention(e);
+    return source_of(e);
+  }
   if (e.role.epilogue_of) {
     wait_for_kernels_before(e);
     product(e);
@@ -148,7 +156,7 @@ Hash128 key(const TritonSource& s) {
 
 TritonSource emit(const loops::Kernel& k, const Gpu& gpu) {
   if (k.serial) throw Declined("triton: a nest that runs in order");
-  return emit_function(Emission(k, choose_tile(k, gpu)), gpu);
+  return emit_function(Emission(k, k.attention ? attention_tile(k) : choose_tile(k, gpu)), gpu);
 }
 
 TritonSource emit(const Product& p, const Gpu& gpu) { return emit_function(emission_of(p), gpu); }

@@ -50,11 +50,22 @@ Id Emitter::add(Instr in) {
   return static_cast<Id>(body_.size()) - 1;
 }
 
+// An integer that follows from the loops alone.
+std::optional<sym::Expr> Emitter::position(Id id) const {
+  const Instr& in = body_[id];
+  if (in.op == Op::k_index) return in.index;
+  constexpr int64_t kMost = int64_t{1} << 40;  // (sums of these do not wrap)
+  if (in.op == Op::k_const && is_integral(in.dtype) && std::abs(in.integer) < kMost) return sym::Expr(in.integer);
+  return std::nullopt;
+}
+
 Id Emitter::op(Op op, Id a, Id b, Id c) {
   const DType operand = body_[op == Op::k_where ? b : a].dtype;
   const bool to_bool = std::string_view(info(op).flags).ends_with('>');
   // Index arithmetic of constants and of masks folds here; everything else is the graph passes' work.
   if (op == Op::k_bitwise_and && a == b) return a;
+  if (operand == DType::kI64 && (op == Op::k_add || op == Op::k_sub))
+    if (const auto x = position(a), y = position(b); x && y) return index_value(op == Op::k_add ? *x + *y : *x - *y);
   return add({.op = op, .dtype = to_bool ? DType::kBool : operand, .args = {a, b, c}});
 }
 Id Emitter::convert(Id a, DType to) {

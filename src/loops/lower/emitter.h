@@ -83,6 +83,7 @@ class Emitter {
 
  private:
   friend class Masked;
+  std::optional<sym::Expr> position(Id id) const;
   struct Hash {
     size_t operator()(const Instr& i) const;
     size_t operator()(const std::vector<uint64_t>& v) const;

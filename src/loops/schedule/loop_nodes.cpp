@@ -25,6 +25,8 @@ int64_t count(const TensorType& t) {
   return static_cast<int64_t>(std::min(n, 1e18));
 }
 
+bool is_called(const Node& n) { return !n.op->is_prim() && !n.op->generated; }
+
 struct LoopRole {
   LoopNode::Kind kind = LoopNode::Kind::kMap;
   bool own_loops = false;  // cannot be computed in place
@@ -191,7 +193,7 @@ class LoopNodeBuilder {
         !same_sizes(written_strides(o), type(o.value).strides))
       return false;
     Strided s = strided_view(o.value);
-    if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || node_of(s.base).op->is_prim() || fact(s.base).frozen)
+    if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || !is_called(node_of(s.base)) || fact(s.base).frozen)
       return false;
     if (!sym::known_eq(s.offset, o.kind == graph::Output::Kind::kSlice ? sym::Expr(0) : o.type.offset)) return false;
     for (const graph::Output& other : g_.outputs)
@@ -217,7 +219,7 @@ class LoopNodeBuilder {
       if (!o.owns_memory()) continue;
       fact(o.value).used = true;
       if (view_of_extern(o)) continue;
-      if (p_.producers.of[o.value].node >= 0 && node_of(o.value).op->is_prim()) {
+      if (p_.producers.of[o.value].node >= 0 && !is_called(node_of(o.value))) {
         require(o.value);
         // Of several the first is written, also if it could have been a view but for this one.
         const auto first = std::find_if(g_.outputs.begin(), g_.outputs.end(), [&](const graph::Output& other) {

@@ -25,5 +25,6 @@ Snippets libm();
 Snippets division();
 Snippets transpose();
 Snippets threads();
+Snippets attention();
 
 }  // namespace flashover::kernel::snippets

@@ -1,0 +1,285 @@
+// Sums are f32. Products of f32 operands are made of three products of tensor cores, whose error is f32's.
+#include "kernel/triton/attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernel/triton/stage.h"
+
+namespace flashover::kernel::triton {
+namespace {
+
+using loops::FlexAttention;
+using loops::FlexOperand;
+using sym::Expr;
+
+constexpr int64_t kLeast = 16;  // rows, columns and depth of a product
+
+int64_t widest(const FlexAttention& a) {
+  int64_t w = a.value_width;
+  for (const FlexAttention::Score& s : a.scores) w = std::max(w, s.width);
+  return w;
+}
+bool is_single(const loops::Kernel& k) { return k.params[k.attention->values.slot].dtype == DType::kF32; }
+
+// The largest power of two up to `most` that divides a block.
+int64_t part_of(int64_t block, int64_t most) {
+  while (block % most) most /= 2;
+  return most;
+}
+
+std::string indented(const std::string& text, const std::string& by) {
+  std::string out;
+  for (size_t from = 0, to; (to = text.find('\n', from)) != std::string::npos; from = to + 1)
+    out += by + text.substr(from, to - from) + "\n";
+  return out;
+}
+
+class AttentionText {
+ public:
+  explicit AttentionText(Emission& e) : e_(e), k_(e.k), a_(*e.k.attention) {}
+
+  void write() {
+    e_.wide |= has_wide_offsets();
+    std::string begin, loops;
+    program();
+    begin = std::exchange(e_.out, "");
+    if (a_.query_block == 0) {
+      all_keys();
+    } else {
+      blocks(a_.partial, true);
+      if (a_.full.counts.given()) blocks(a_.full, false);
+    }
+    loops = std::exchange(e_.out, "");
+    e_.out = begin + e_.hoisted + loops;
+    finish();
+  }
+
+ private:
+  Expr batch() const { return k_.outer[0].extent; }
+  Expr heads() const { return k_.outer[1].extent; }
+  Expr queries() const { return k_.outer[2].extent; }
+  Expr keys() const { return k_.stages[0].loops[0].extent; }
+  void put(const std::string& text) { line(e_, text); }
+  std::string size(Expr e) const { return text(e_.at, e); }
+  int64_t padded(int64_t width) const { return std::max(kLeast, power_of_2(width)); }
+
+  // Offsets of the last elements that a program may compute.
+  bool has_wide_offsets() const {
+    if (!k_.sizes.empty()) return true;
+    const auto far = [&](const FlexOperand& o, Expr rows, int64_t width) {
+      if (!o.given()) return false;
+      const Expr sizes[] = {batch(), heads(), rows, width};
+      Expr last = 0;
+      for (size_t d = 0; d < o.strides.size(); ++d) last += sizes[d] * o.strides[d];
+      return !last.is_const() || last.value() > INT32_MAX;
+    };
+    const Expr most_queries = queries() + e_.tile.y, most_keys = keys() + e_.tile.x;
+    bool wide = far(a_.values, most_keys, padded(a_.value_width)) || far(a_.out, most_queries, padded(a_.value_width));
+    for (const FlexAttention::Score& s : a_.scores)
+      wide = wide || far(s.left, most_queries, padded(s.width)) || far(s.right, most_keys, padded(s.width));
+    return wide;
+  }
+
+  std::string at(const FlexOperand& o, const std::vector<std::string>& where) {
+    std::string out = "p" + num(o.slot);
+    for (size_t d = 0; d < where.size(); ++d) {
+      const Expr stride = o.strides[d];
+      const bool scalar = where[d] != "i2" && where[d] != "j0" && where[d] != "row";  // (others make the tile's shape)
+      if (scalar && stride.is_const(0)) continue;
+      out += " + " + where[d] + (stride.is_const(1) ? "" : " * " + divisor(e_.at, stride));
+    }
+    return out;
+  }
+  std::string key_head() const { return a_.group == 1 ? "i1" : "kh"; }
+  // A row of numbers of which `width` exist; along columns if `turned`.
+  std::string elements(const char* name, int64_t width, bool turned) {
+    put(std::string(name) + " = tl.arange(0, " + num(padded(width)) + ")" + (turned ? "[:, None]" : "[None, :]"));
+    return padded(width) == width ? "" : std::string("(") + name + " < " + num(width) + ")";
+  }
+  static std::string loaded(const std::string& address, const std::string& mask) {
+    return "tl.load(" + address + (mask.empty() ? ")" : ", " + mask + ", 0)");
+  }
+
+  void program() {
+    const Tile& t = e_.tile;
+    const Expr parts = sym::ceildiv(queries(), t.y);
+    e_.grid = parts * heads() * batch();
+    const std::string wide = wide_cast(e_);
+    put("pid = tl.program_id(0)");
+    put("part = pid % " + divisor(e_.at, parts));
+    put("head = pid // " + divisor(e_.at, parts));
+    put("i1 = (head % " + divisor(e_.at, heads()) + ")" + wide);
+    put("i0 = (head // " + divisor(e_.at, heads()) + ")" + wide);
+    if (a_.group != 1) put("kh = i1 // " + num(a_.group));
+    put("i2 = part * " + num(t.y) + " + tl.arange(0, " + num(t.y) + ")[:, None]" + wide);
+    e_.at.names[k_.outer[0].var.node()] = {"i0", 0};
+    e_.at.names[k_.outer[1].var.node()] = {"i1", 0};
+    e_.at.names[k_.outer[2].var.node()] = {"i2", kY};
+    e_.at.names[k_.stages[0].loops[0].var.node()] = {"j0", kX};
+    if (!sym::known_divisible(queries(), t.y)) {
+      put("ym = i2 < " + size(queries()));
+      e_.y_mask = "ym";
+    }
+    if (a_.query_block > 0) put("block = part // " + num(a_.query_block / t.y));
+    for (size_t i = 0; i < a_.scores.size(); ++i) {
+      const FlexAttention::Score& s = a_.scores[i];
+      const std::string n = num(i), d = "d" + n;
+      const std::string mask = elements(d.c_str(), s.width, false);
+      put("left" + n + " = " + loaded(at(s.left, {"i0", "i1", "i2", d}), conjunction(e_.y_mask, mask)));
+      const std::string c = "c" + n;
+      right_masks_.push_back(elements(c.c_str(), s.width, true));
+    }
+    value_mask_ = elements("dv", a_.value_width, false);
+    put("acc = tl.zeros([" + num(t.y) + ", " + num(padded(a_.value_width)) + "], tl.float32)");
+    put("most = tl.full([" + num(t.y) + ", 1], float(\"-inf\"), tl.float32)");
+    put("total = tl.zeros([" + num(t.y) + ", 1], tl.float32)");
+    if (!sym::known_divisible(keys(), t.x)) e_.x_mask = "xm";
+  }
+
+  void all_keys() {
+    put("for begin in range(0, " + size(keys()) + ", " + num(e_.tile.x) + "):");
+    tile(true);
+  }
+
+  void blocks(const FlexAttention::Blocks& b, bool masked) {
+    const std::string parts = num(a_.key_block / e_.tile.x), last = size(sym::ceildiv(keys(), a_.key_block) - 1);
+    // (Lists are data: none is read beyond its end, and they name blocks that exist.)
+    const bool all_rows = sym::known_le(sym::ceildiv(queries(), a_.query_block), b.rows);
+    put("count = " + loaded(at(b.counts, {"i0", "i1", "block"}), all_rows ? "" : "block < " + size(b.rows)));
+    put("list = " + at(b.indices, {"i0", "i1", "block"}));
+    put("for n in range(0, tl.minimum(count, " + size(b.most) + ") * " + parts + "):");
+    const std::string step = b.indices.strides[3].is_const(1) ? "" : " * " + divisor(e_.at, b.indices.strides[3]);
+    put("    nth = tl.load(list + n // " + parts + step + ")");
+    put("    begin = tl.maximum(tl.minimum(nth, " + last + "), 0) * " + num(a_.key_block) + " + n % " + parts + " * " +
+        num(e_.tile.x));
+    tile(masked);
+  }
+
+  // Keys from `begin` on, for the program's queries.
+  void tile(bool masked) {
+    const Tile& t = e_.tile;
+    const auto put = [&](const std::string& text) { line(e_, "    " + text); };
+    put("j0 = begin + tl.arange(0, " + num(t.x) + ")[None, :]" + wide_cast(e_));
+    put("row = begin + tl.arange(0, " + num(t.x) + ")[:, None]" + wide_cast(e_));
+    std::string row_mask;
+    if (!e_.x_mask.empty()) {
+      put("xm = j0 < " + size(keys()));
+      put("rm = row < " + size(keys()));
+      row_mask = "rm";
+    }
+    const std::string precise = is_single(k_) ? ", input_precision=\"tf32x3\"" : "";
+    e_.scratch.clear();
+    std::erase_if(e_.available, [](const Available& v) { return v.value.axes & kX; });
+    for (size_t i = 0; i < a_.scores.size(); ++i) {
+      const FlexAttention::Score& s = a_.scores[i];
+      const std::string n = num(i);
+      put("right" + n + " = " +
+          loaded(at(s.right, {"i0", key_head(), "j0", "c" + n}), conjunction(e_.x_mask, right_masks_[i])));
+      const bool single = k_.params[s.left.slot].dtype == DType::kF32;
+      put("s" + n + " = tl.dot(left" + n + ", right" + n + (single ? ", input_precision=\"tf32x3\"" : "") + ") * " +
+          constant(DType::kF32, s.scale, 0));
+      set_score(static_cast<int32_t>(i), "s" + n);
+    }
+    run_stage(0);
+    if (masked && k_.stages.size() > 1) run_stage(1);
+    if (!e_.x_mask.empty()) put("s0 = tl.where(xm, s0, float(\"-inf\"))");
+    put("now = tl.maximum(most, tl.max(s0, 1, keep_dims=True), propagate_nan=tl.PropagateNan.ALL)");
+    put("shift = tl.where((now == float(\"-inf\")) | (now == float(\"inf\")), 0.0, now)");
+    put("weights = tl.exp(s0 - shift)");
+    put("shrink = tl.exp(most - shift)");
+    put("total = total * shrink + tl.sum(weights, 1, keep_dims=True)");
+    put("values = " + loaded(at(a_.values, {"i0", key_head(), "row", "dv"}), conjunction(row_mask, value_mask_)));
+    put("acc = tl.dot(weights.to(values.dtype), values, acc * shrink" + precise + ")");
+    put("most = now");
+  }
+
+  void set_score(int32_t slot, const std::string& name) {
+    const Expr at = keys().is_const(1) ? Expr(0) : k_.stages[0].loops[0].var;
+    std::erase_if(e_.scratch, [&](const Available& v) { return v.slot == slot; });
+    e_.scratch.push_back({slot, at, -1, {name, kX | kY, DType::kF32}});
+  }
+
+  // A stage as lines of the loop. What does not depend on the keys stands before it.
+  void run_stage(size_t number) {
+    const std::string before = std::exchange(e_.out, "");
+    stage(e_, number);
+    const std::string body = std::exchange(e_.out, before);
+    e_.out += indented(body, "    ");
+    const EmittedValue made = e_.scratch.back().value;  // the stage's last instruction stores the score
+    line(e_, "    s0 = " + broadcast(e_, made, kX | kY));
+    set_score(0, "s0");
+  }
+
+  void finish() {
+    const std::string mask = conjunction(e_.y_mask, value_mask_);
+    const DType d = k_.params[a_.out.slot].dtype;
+    put("acc = acc / tl.where(total == 0.0, 1.0, total)");
+    put("tl.store(" + at(a_.out, {"i0", "i1", "i2", "dv"}) + ", acc.to(" + type_name(d) + ")" +
+        (mask.empty() ? ")" : ", " + mask + ")"));
+    const std::string rows = e_.y_mask.empty() ? ")" : ", " + e_.y_mask + ")";
+    if (a_.log_sum.given()) {
+      put("base = tl.where(most == float(\"inf\"), 0.0, most)");
+      put("tl.store(" + at(a_.log_sum, {"i0", "i1", "i2"}) +
+          ", tl.where(total == 0.0, float(\"-inf\"), base + tl.log(total))" + rows);
+    }
+    if (a_.largest.given()) put("tl.store(" + at(a_.largest, {"i0", "i1", "i2"}) + ", most" + rows);
+  }
+
+  Emission& e_;
+  const loops::Kernel& k_;
+  const FlexAttention& a_;
+  std::vector<std::string> right_masks_;
+  std::string value_mask_;
+};
+
+}  // namespace
+
+Tile attention_tile(const loops::Kernel& k) {
+  const FlexAttention& a = *k.attention;
+  const bool single = is_single(k);
+  const int64_t width = widest(a);
+  Tile t;
+  t.points = k.outer;
+  t.scatter = true;  // (stages have loops that are no axis of their own)
+  t.y = single || width > 128 ? 64 : 128;
+  t.x = single ? 32 : 64;
+  t.warps = t.y == 128 && width > 64 ? 8 : 4;
+  if (k.outer[2].extent.is_const()) t.y = std::min(t.y, std::max(kLeast, power_of_2(k.outer[2].extent.value())));
+  const Expr keys = k.stages[0].loops[0].extent;
+  if (keys.is_const()) t.x = std::min(t.x, std::max(kLeast, power_of_2(keys.value())));
+  if (a.query_block > 0) {
+    t.y = part_of(a.query_block, t.y);
+    t.x = part_of(a.key_block, t.x);
+  }
+  if (t.y <= 32) t.warps = std::min(t.warps, 4);
+  return t;
+}
+
+int attention_stages(const loops::Kernel& k) {
+  // What is loaded for each pair of query and key waits in shared memory, too.
+  constexpr int64_t kShared = 160 * 1024;
+  const FlexAttention& a = *k.attention;
+  const Tile t = attention_tile(k);
+  const Expr query = k.outer[2].var, key = k.stages[0].loops[0].var;
+  int64_t bytes = t.x * power_of_2(a.value_width) * info(k.params[a.values.slot].dtype).bytes;
+  for (const FlexAttention::Score& s : a.scores)
+    bytes += t.x * power_of_2(s.width) * info(k.params[s.right.slot].dtype).bytes;
+  for (const loops::Stage& s : k.stages)
+    for (const loops::Instr& in : s.body) {
+      if (in.op != loops::Op::k_load) continue;
+      std::vector<Expr> vars;
+      sym::collect_vars(in.index, vars);
+      const auto over = [&](Expr v) { return std::find(vars.begin(), vars.end(), v) != vars.end(); };
+      if (has_indirect(in.index) || (over(query) && over(key)))
+        bytes += t.y * t.x * info(k.params[in.slot].dtype).bytes;
+    }
+  if (is_single(k) || widest(a) > 128) return 1;
+  int stages = 3;
+  while (stages > 1 && bytes * stages > kShared) --stages;
+  return stages;
+}
+
+void attention(Emission& e) { AttentionText(e).write(); }
+
+}  // namespace flashover::kernel::triton
