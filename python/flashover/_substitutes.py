@@ -211,7 +211,8 @@ def _flex_attention(
             raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={key.shape[0]}")
         key, value = key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
     at = [torch.arange(0, n, device=query.device) for n in (batch, heads, queries, key.shape[2])]
-    scores = _FlexScores.apply(query, key, scale)
+    blocks, block = list(block_mask[2:10]), list(block_mask[10:12])
+    scores = _FlexScores.apply(query, key, scale, blocks, block)
     score_of = _vmap_for_bhqkv(score_mod, prefix=(0,), suffix=(None,) * len(score_buffers))
     mask_of = _vmap_for_bhqkv(block_mask[-1], prefix=(), suffix=(None,) * len(mask_buffers))
     with TransformGetItemToIndex():
@@ -221,44 +222,41 @@ def _flex_attention(
         raise RuntimeError(f"expected condition to be a boolean tensor, but got a tensor with dtype {mask.dtype}")
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()  # (as where would beside -inf)
-    out, log_sum, largest = _FlexAttend.apply(
-        scores, mask, query, value, list(block_mask[2:6]), list(block_mask[10:12])
-    )
+    out, log_sum, largest = _FlexAttend.apply(scores, mask, query, value, blocks, block)
     return out, log_sum / math.log(2), largest / math.log(2)
 
 
-def _grouped(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """A head for each head of queries."""
-    group = heads // x.shape[1]
-    return x.unsqueeze(2).expand(-1, -1, group, -1, -1).flatten(1, 2) if group != 1 else x
-
-
-def _summed(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """What the heads that shared one give it together."""
-    return x if x.shape[1] == heads else x.unflatten(1, (heads, x.shape[1] // heads)).sum(2)
+def _seen_by(blocks: list[Any]) -> list[Any]:
+    """The lists of blocks of queries, if the mask has them: which blocks of keys are seen by."""
+    return [] if blocks[4] is None else blocks[4:]
 
 
 class _FlexScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, scale: float) -> torch.Tensor:
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, scale: float, blocks: Any, block: Any) -> Any:
         ctx.save_for_backward(query, key)
-        ctx.scale = scale
+        ctx.scale, ctx.blocks, ctx.block = scale, blocks, block
         return torch.ops.flashover.flex_scores(query, key, scale)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         query, key = ctx.saved_tensors
         grad = grad * ctx.scale
-        of_query = grad @ _grouped(key, query.shape[1]).to(grad.dtype)
-        of_key = _summed(grad.transpose(-2, -1) @ query.to(grad.dtype), key.shape[1])
-        return of_query.to(query.dtype), of_key.to(key.dtype), None
+        rows, columns = torch.ops.flashover.flex_rows, torch.ops.flashover.flex_columns
+        of_query = of_key = None
+        if ctx.needs_input_grad[0]:
+            of_query = rows(grad, key, query, ctx.blocks[:4], ctx.block)
+        if ctx.needs_input_grad[1]:
+            of_key = columns(grad, query, key, _seen_by(ctx.blocks), ctx.block)
+        return of_query, of_key, None, None, None
 
 
 class _FlexAttend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Any, mask: Any, query: Any, value: Any, blocks: Any, block: Any) -> Any:
-        out, log_sum, largest = torch.ops.flashover.flex_attend(scores, mask, query, value, blocks, block)
+        out, log_sum, largest = torch.ops.flashover.flex_attend(scores, mask, query, value, blocks[:4], block)
         ctx.save_for_backward(scores, mask, value, out, log_sum)
+        ctx.blocks, ctx.block = blocks, block
         ctx.mark_non_differentiable(largest)
         return out, log_sum, largest
 
@@ -267,12 +265,15 @@ class _FlexAttend(torch.autograd.Function):
         scores, mask, value, out, log_sum = ctx.saved_tensors
         some = mask & (log_sum != -torch.inf).unsqueeze(-1)
         weights = torch.where(some, torch.exp(scores - log_sum.unsqueeze(-1)), 0.0)
-        wide = grad.to(scores.dtype)
-        heads = grad.shape[1]
-        of_value = _summed(weights.transpose(-2, -1) @ wide, value.shape[1])
-        of_weights = wide @ _grouped(value, heads).to(scores.dtype).transpose(-2, -1)
-        of_row = (wide * out.to(scores.dtype)).sum(-1) - grad_log_sum
-        return weights * (of_weights - of_row.unsqueeze(-1)), None, None, of_value.to(value.dtype), None, None
+        of_value = of_scores = None
+        if ctx.needs_input_grad[3]:
+            columns = torch.ops.flashover.flex_columns
+            of_value = columns(weights, grad, value, _seen_by(ctx.blocks), ctx.block)
+        if ctx.needs_input_grad[0]:
+            of_weights = torch.ops.flashover.flex_scores(grad, value, 1.0)
+            of_row = (grad.to(scores.dtype) * out.to(scores.dtype)).sum(-1) - grad_log_sum
+            of_scores = weights * (of_weights - of_row.unsqueeze(-1))
+        return of_scores, None, None, of_value, None, None
 
 
 def _mod_index(cls: Any, tensor: torch.Tensor, indices: Any) -> torch.Tensor:

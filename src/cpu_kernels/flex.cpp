@@ -65,4 +65,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flex_attend(const at::Tensor& sco
   return {laid_like(q, out), log_sum, largest};
 }
 
+at::Tensor flex_rows(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& like,
+                     const c10::List<std::optional<at::Tensor>>& /*blocks*/, c10::SymIntArrayRef /*block*/) {
+  const at::Tensor sums = at::matmul(weights, for_each_query_head(x.to(weights.scalar_type()), like.sym_size(1)));
+  return laid_like(like, sums.to(like.scalar_type()));
+}
+
+at::Tensor flex_columns(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& like,
+                        const c10::List<std::optional<at::Tensor>>& /*blocks*/, c10::SymIntArrayRef /*block*/) {
+  at::Tensor sums = at::matmul(weights.transpose(-2, -1), x.to(weights.scalar_type()));
+  const c10::SymInt heads = like.sym_size(1), group = sums.sym_size(1) / heads;
+  sums = sums.reshape_symint({sums.sym_size(0), heads, group, sums.sym_size(2), sums.sym_size(3)}).sum(2);
+  return laid_like(like, sums.to(like.scalar_type()));
+}
+
 }  // namespace flashover::cpu

@@ -17,4 +17,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flex_attend(const at::Tensor& sco
                                                            const c10::List<std::optional<at::Tensor>>& blocks,
                                                            c10::SymIntArrayRef block);
 
+at::Tensor flex_rows(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& like,
+                     const c10::List<std::optional<at::Tensor>>& blocks, c10::SymIntArrayRef block);
+at::Tensor flex_columns(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& like,
+                        const c10::List<std::optional<at::Tensor>>& blocks, c10::SymIntArrayRef block);
+
 }  // namespace flashover::cpu

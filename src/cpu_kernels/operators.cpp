@@ -947,6 +947,10 @@ void register_operators() {
         "flex_attend(Tensor scores, Tensor? mask, Tensor q, Tensor v, Tensor?[] blocks, SymInt[] block) -> "
         "(Tensor, Tensor, Tensor)",
         "flex_attend", flex_attend);
+    define("flex_rows(Tensor weights, Tensor x, Tensor like, Tensor?[] blocks, SymInt[] block) -> Tensor", "flex_rows",
+           flex_rows);
+    define("flex_columns(Tensor weights, Tensor x, Tensor like, Tensor?[] blocks, SymInt[] block) -> Tensor",
+           "flex_columns", flex_columns);
     library.def("size_of_data(Tensor number) -> Tensor");
     library.impl("size_of_data", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, size_of_data_op));
     library.def("check_sizes(int a, int b, int relation, str what) -> ()");

@@ -25,7 +25,7 @@ constexpr const char* kCausal = R"(kernel "flex_attention" {
   p9 = f32[40] write
   outer i0.1 i1.2 i2.20
   scratch r0 = f32[37]
-  attention group 2 values p2[0][0][12][1] width 12
+  attention softmax group 2 values p2[0][0][12][1] width 12
   score p0[0][160][8][1] p1[0][0][8][1] width 8 scale 0.5
   blocks 16 16
   partial p3[0][0][1]

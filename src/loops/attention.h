@@ -13,6 +13,8 @@
 // keys, and emitters need as much of it as they look at at a time.
 //
 // Results of rows that see no key are 0, the log of their sum and their largest score -inf.
+//
+// In a backward the stage makes weights, and the result is their sum over keys, or over queries (Result).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -32,6 +34,13 @@ struct FlexOperand {
 };
 
 struct FlexAttention {
+  enum class Result : uint8_t {
+    kSoftmax,
+    kRows,     // out[query] := the sum of r0[key] values[key], in one stage
+    kColumns,  // out[key] := that of r0[key] values[query] over the queries of all heads that share the key's. Lists say
+               // which blocks of queries a block of keys is seen by
+  };
+  Result result = Result::kSoftmax;
   // left [batch, query head, query, width] times right [batch, head, key, width].
   struct Score {
     FlexOperand left, right;
@@ -46,12 +55,12 @@ struct FlexAttention {
     bool operator==(const Blocks&) const = default;
   };
   std::vector<Score> scores;  // by scratch
-  FlexOperand values;         // [batch, head, key, value width]
+  FlexOperand values;         // [batch, head, key, value width]; kColumns: [batch, query head, query, value width]
   int64_t value_width = 0;
   int64_t group = 1;  // query heads of a head of keys and values
   Blocks partial, full;
   int64_t query_block = 0, key_block = 0;  // 0: no lists, all keys are seen
-  FlexOperand out;                         // [batch, query head, query, value width]
+  FlexOperand out;                         // [batch, query head, query, value width]; kColumns: as keys
   FlexOperand log_sum, largest;            // [batch, query head, query], f32
   bool operator==(const FlexAttention&) const = default;
 };

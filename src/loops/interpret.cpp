@@ -134,6 +134,8 @@ class Machine {
   }
   int32_t run() {
     accs_.resize(k_.accs.size());
+    if (k_.attention && k_.attention->result == FlexAttention::Result::kColumns)
+      sums_.resize(static_cast<size_t>(numel_[k_.attention->out.slot]));
     nest(k_.outer, 0, [&] {
       if (k_.attention) return attend(*k_.attention);
       for (const Stage& s : k_.stages) {
@@ -165,6 +167,10 @@ class Machine {
   std::vector<char> seen_keys(const FlexAttention& a, int64_t keys, const Place& at) {
     if (a.query_block == 0) return std::vector<char>(static_cast<size_t>(keys), 1);
     std::vector<char> seen(static_cast<size_t>(keys), 0);
+    if (a.result == FlexAttention::Result::kColumns) {  // lists of blocks of queries: looked up the other way
+      for (int64_t j = 0; j < keys; ++j) seen[static_cast<size_t>(j)] = lists_query(a, j / a.key_block, at) ? 1 : 0;
+      return seen;
+    }
     const auto list = [&](const FlexAttention::Blocks& b, char how) {
       const int64_t row = at[2] / a.query_block;
       if (!b.counts.given() || row >= evaluate(b.rows)) return;
@@ -177,6 +183,35 @@ class Machine {
     list(a.partial, 1);
     list(a.full, 2);
     return seen;
+  }
+  bool lists_query(const FlexAttention& a, int64_t row, const Place& at) {
+    for (const FlexAttention::Blocks* b : {&a.partial, &a.full}) {
+      if (!b->counts.given() || row >= evaluate(b->rows)) continue;
+      const int64_t count = std::min(operand(b->counts, {at[0], at[1], row, 0}).i, evaluate(b->most));
+      for (int64_t n = 0; n < count; ++n)
+        if (operand(b->indices, {at[0], at[1], row, n}).i == at[2] / a.query_block) return true;
+    }
+    return false;
+  }
+  // Sums of a backward: the scratch holds weights.
+  void add_up(const FlexAttention& a, const std::vector<char>& seen, const Place& at) {
+    const bool rows = a.result == FlexAttention::Result::kRows;
+    const auto keys = static_cast<int64_t>(seen.size()), head = at[1] / a.group;
+    for (int64_t d = 0; d < a.value_width; ++d) {
+      double sum = 0;
+      for (int64_t j = 0; j < keys; ++j) {
+        if (seen[static_cast<size_t>(j)] == 0) continue;
+        const double weight = scratch_[0][static_cast<size_t>(j)].f;
+        if (rows) {
+          sum += weight * operand(a.values, {at[0], head, j, d}).f;
+          continue;
+        }
+        double& to = sums_[static_cast<size_t>(place(a.out, {at[0], head, j, d}))];
+        to += weight * operand(a.values, {at[0], at[1], at[2], d}).f;
+        result(a.out, {at[0], head, j, d}, to);
+      }
+      if (rows) result(a.out, {at[0], at[1], at[2], d}, sum);
+    }
   }
   void attend(const FlexAttention& a) {
     Place at{};
@@ -202,6 +237,7 @@ class Machine {
       }
       largest = std::max(largest, scratch_[0][static_cast<size_t>(j)].f);
     }
+    if (a.result != FlexAttention::Result::kSoftmax) return add_up(a, seen, at);
     std::vector<double> sums(static_cast<size_t>(a.value_width));
     for (int64_t j = 0; j < keys; ++j) {
       const double score = seen[static_cast<size_t>(j)] ? scratch_[0][static_cast<size_t>(j)].f : kNone;
@@ -376,6 +412,7 @@ class Machine {
   std::span<void* const> pointers_;
   std::unordered_map<const sym::Node*, int64_t> values_;
   std::vector<std::vector<Scalar>> scratch_;
+  std::vector<double> sums_;  // of columns
   std::vector<int64_t> numel_;
   std::vector<AccState> accs_;
   std::vector<Scalar> registers_;

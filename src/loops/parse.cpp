@@ -71,7 +71,9 @@ class Parser {
       } else if (w == "cost") {
         k.cost = integer();
       } else if (w == "attention") {
+        static const char* const kResults[] = {"softmax", "rows", "columns"};
         attention.emplace();
+        attention->result = static_cast<FlexAttention::Result>(name_in(kResults, 3, "result"));
         expect("group");
         attention->group = integer();
         expect("values");

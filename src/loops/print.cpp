@@ -53,8 +53,9 @@ std::string operand(const FlexOperand& o) {
   return out;
 }
 void print_attention(const FlexAttention& a, std::string& out) {
-  out += "  attention group " + std::to_string(a.group) + " values" + operand(a.values) + " width " +
-         std::to_string(a.value_width) + "\n";
+  static const char* const kResults[] = {"softmax", "rows", "columns"};
+  out += std::string("  attention ") + kResults[static_cast<int>(a.result)] + " group " + std::to_string(a.group) +
+         " values" + operand(a.values) + " width " + std::to_string(a.value_width) + "\n";
   for (const FlexAttention::Score& s : a.scores)
     out += "  score" + operand(s.left) + operand(s.right) + " width " + std::to_string(s.width) + " scale " +
            number(s.scale) + "\n";

@@ -52,7 +52,8 @@ class Verifier {
   }
   void attention(const FlexAttention& a) {
     rule(k_.outer.size() == 3, "attention has a loop over batch, head and query");
-    rule(k_.stages.size() == 1 || k_.stages.size() == 2, "attention has a stage for the score, and one for the mask");
+    rule(k_.stages.size() == 1 || (k_.stages.size() == 2 && a.result == FlexAttention::Result::kSoftmax),
+         "attention has a stage for the score, and one for the mask");
     for (const Stage& s : k_.stages)
       rule(s.loops.size() == 1 && s.loops[0].extent == k_.stages[0].loops[0].extent, "stages go over the keys");
     rule(!a.scores.empty() && a.scores.size() == k_.scratch.size(), "each score has a scratch");

@@ -5,10 +5,14 @@
 //                                                   softmax's sum and the largest score of each row. q says the dtype and
 //                                                   the layout of the result. blocks: counts and indices of the blocks of
 //                                                   keys that a block of queries sees in part, and as a whole
+//   flex_rows(weights, x, like, blocks, block)      weights x: [batch, query heads, queries, width], like `like`
+//   flex_columns(weights, x, like, blocks, block)   weights^T x, summed over the heads that share one of `like`
 //   flex_fused(lefts, rights, scales, q, v, blocks, block, captured, function)
 //                                                   the same, where `function` is the text of a graph that makes the
 //                                                   scores (and the mask) of products of the lefts and rights, and of
 //                                                   what it captured
+//   flex_fused_rows, flex_fused_columns(lefts, rights, scales, like, x, blocks, block, captured, function)
+//                                                   the same of flex_rows and flex_columns: the function makes weights
 #include <algorithm>
 #include <numeric>
 
@@ -76,12 +80,30 @@ bool fused(const InferContext& in, std::vector<TensorType>& outs) {
   return results(in.type(size_t{3}), in.type(size_t{4}), outs);
 }
 
+// In like's layout.
+bool sum_like(const TensorType& like, const TensorType& x, std::vector<TensorType>& outs) {
+  if (like.rank() != 4 || x.rank() != 4) return false;
+  TensorType out = dense(like, like.dtype, {like.sizes[0], like.sizes[1], like.sizes[2], x.sizes[3]});
+  if (!like_query(like, out)) return false;
+  outs = {std::move(out)};
+  return true;
+}
+bool sum(const InferContext& in, std::vector<TensorType>& outs) {
+  return sum_like(in.type(size_t{2}), in.type(size_t{1}), outs);
+}
+bool fused_sum(const InferContext& in, std::vector<TensorType>& outs) {
+  return sum_like(in.type(size_t{3}), in.type(size_t{4}), outs);
+}
+
 }  // namespace
 
 void register_flex(std::vector<Row>& rows) {
   rows.push_back({.name = op::flex_scores, .infer = scores});
   rows.push_back({.name = op::flex_attend, .infer = attend});
   rows.push_back({.name = op::flex_fused, .infer = fused});
+  for (const char* name : {op::flex_rows, op::flex_columns}) rows.push_back({.name = name, .infer = sum});
+  for (const char* name : {op::flex_fused_rows, op::flex_fused_columns})
+    rows.push_back({.name = name, .infer = fused_sum});
 }
 
 }  // namespace flashover::ops

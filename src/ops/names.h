@@ -38,6 +38,11 @@ inline constexpr char check_sizes[] = "flashover.check_sizes.default";
 inline constexpr char flex_scores[] = "flashover.flex_scores.default";
 inline constexpr char flex_attend[] = "flashover.flex_attend.default";
 inline constexpr char flex_fused[] = "flashover.flex_fused.default";
+// Of its backward: sums over keys, or queries, weighed by what was made of scores.
+inline constexpr char flex_rows[] = "flashover.flex_rows.default";
+inline constexpr char flex_columns[] = "flashover.flex_columns.default";
+inline constexpr char flex_fused_rows[] = "flashover.flex_fused_rows.default";
+inline constexpr char flex_fused_columns[] = "flashover.flex_fused_columns.default";
 inline constexpr char nms[] = "torchvision.nms.default";
 
 }  // namespace flashover::op

@@ -30,6 +30,7 @@ constexpr std::string_view kActing[] = {"aten._print.default"};
 constexpr std::string_view kDataSized[] = {
     op::_unique2, op::bincount,     op::nonzero,           op::repeat_interleave_Tensor,
     op::nms,      op::size_of_data, op::unique_consecutive};
+constexpr std::string_view kGenerated[] = {op::flex_fused, op::flex_fused_rows, op::flex_fused_columns};
 constexpr std::string_view kComputing[] = {"aten",        "prim",
                                            "prims",       "mkldnn",
                                            "mkl",         "onednn",
@@ -123,7 +124,7 @@ class Table {
       op->effectful = may_act(name);
       op->check = contains(kChecks, name);
       op->data_sized = contains(kDataSized, name);
-      op->generated = name == op::flex_fused;
+      op->generated = contains(kGenerated, name);
       if (constexpr std::string_view kPrefix = "functional."; name.starts_with(kPrefix)) {
         const OpRow& original = create(name.substr(kPrefix.size()));
         op->on_clones = &original;

@@ -117,10 +117,11 @@ struct Lists {
   Sizes block;
 };
 // Counts and indices of blocks as the kernel takes them.
-std::optional<Lists> match_lists(Rewriter& r, const Node& n, const TensorType& q) {
+std::optional<Lists> match_lists(Rewriter& r, const Node& n, size_t lists, const TensorType& q) {
   constexpr int64_t kNoBlock = int64_t{1} << 30;  // of torch's, where there is no mask
   constexpr int64_t kStep = 16;                   // keys come in whole vectors, blocks of queries in tensor cores' rows
-  Lists out{ops::as_values(n.args[4]), ops::as_sizes(n.args[5])};
+  Lists out{ops::as_values(n.args[lists]), ops::as_sizes(n.args[lists + 1])};
+  if (out.blocks.empty()) return Lists{};
   if (out.blocks.size() != 4 || out.block.size() != 2) return std::nullopt;
   for (sym::Expr b : out.block)
     if (!b.is_const() || b.value() <= 0 || b.value() % kStep != 0) return std::nullopt;
@@ -144,6 +145,36 @@ ValueId with_dense_last(Rewriter& r, ValueId v) {
   return dense_last(t) ? v : r.b.emit(Prim::copy, {Ref{v}}, dense_type(t));
 }
 
+// What the kernel's node says beside its values: operands of products, what is captured, the function.
+struct Fused {
+  RefList left, right, captured;
+  std::vector<double> scales;
+  std::string function;
+};
+// `heads`: of keys and values.
+std::optional<Fused> match_function(Rewriter& r, ValueId score, ValueId mask, int64_t heads) {
+  const Device device = r.b.type(score).device;
+  std::optional<ScoreFunction> f = score_function(r, score, mask);
+  if (!f || f->products.empty()) return std::nullopt;
+  std::vector<std::pair<ValueId, ValueId>> operands;
+  Fused out;
+  for (const Node* product : f->products) {
+    const ValueId a = ops::as_value(product->args[0]), b = ops::as_value(product->args[1]);
+    if (!is_heads(r.b.type(a), device) || !is_heads(r.b.type(b), device) || !fits_query(r.b.type(a), r.b.type(b)) ||
+        r.b.type(b).sizes[1].value() != heads)
+      return std::nullopt;
+    operands.emplace_back(a, b);
+    out.scales.push_back(ops::as_double(product->args[2]));
+  }
+  for (const auto& [a, b] : operands) {
+    out.left.push_back(Ref{with_dense_last(r, a)});
+    out.right.push_back(Ref{with_dense_last(r, b)});
+  }
+  for (ValueId c : f->captured) out.captured.push_back(Ref{c});
+  out.function = std::move(f->text);
+  return out;
+}
+
 // (scores, mask, q, v, blocks, block)
 bool fuse_flex(Rewriter& r, const Node& n, Values& results, const void* /*user*/) {
   if (n.outs[0] == kNoValue) return false;
@@ -155,42 +186,56 @@ bool fuse_flex(Rewriter& r, const Node& n, Values& results, const void* /*user*/
     return false;
   for (size_t d = 0; d < 3; ++d)
     if (!sym::known_eq(s.sizes[d], q.sizes[d])) return false;
-  const std::optional<Lists> lists = match_lists(r, n, q);
+  const std::optional<Lists> lists = match_lists(r, n, 4, q);
   if (!lists) return false;
   if (mask != kNoValue && is_all(r, mask, 1)) mask = kNoValue;
   if (mask != kNoValue && (r.b.dtype(mask) != DType::kBool || !same_sizes(r.b.sizes(mask), s.sizes))) return false;
-  const std::optional<ScoreFunction> f = score_function(r, score, mask);
-  if (!f || f->products.empty()) return false;
-  RefList left, right, captured;
-  std::vector<double> scales;
-  std::vector<std::pair<ValueId, ValueId>> operands;
-  for (const Node* product : f->products) {
-    const ValueId a = ops::as_value(product->args[0]), b = ops::as_value(product->args[1]);
-    if (!is_heads(r.b.type(a), q.device) || !is_heads(r.b.type(b), q.device) || !fits_query(r.b.type(a), r.b.type(b)) ||
-        r.b.type(b).sizes[1].value() != v.sizes[1].value())
-      return false;
-    operands.emplace_back(a, b);
-    scales.push_back(ops::as_double(product->args[2]));
-  }
-  for (const auto& [a, b] : operands) {
-    left.push_back(Ref{with_dense_last(r, a)});
-    right.push_back(Ref{with_dense_last(r, b)});
-  }
-  for (ValueId c : f->captured) captured.push_back(Ref{c});
+  std::optional<Fused> f = match_function(r, score, mask, v.sizes[1].value());
+  if (!f) return false;
   const Ref values{with_dense_last(r, ops::as_value(n.args[3]))};
   const TensorType out = r.b.type(n.outs[0]), row{.dtype = DType::kF32,
                                                   .device = q.device,
                                                   .sizes = {q.sizes[0], q.sizes[1], q.sizes[2]},
                                                   .strides = contiguous_strides({q.sizes[0], q.sizes[1], q.sizes[2]})};
-  results =
-      r.b.emit_all(op::flex_fused,
-                   {left, right, std::move(scales), n.args[2], values, lists->blocks, lists->block, captured, f->text},
-                   {out, row, row});
+  results = r.b.emit_all(op::flex_fused,
+                         {f->left, f->right, std::move(f->scales), n.args[2], values, lists->blocks, lists->block,
+                          f->captured, std::move(f->function)},
+                         {out, row, row});
+  return true;
+}
+
+// (weights, x, like, blocks, block): on CUDA, since eager has no backward on the CPU.
+template <bool columns>
+bool fuse_flex_sum(Rewriter& r, const Node& n, Values& results, const void* /*user*/) {
+  const ValueId weights = ops::as_value(n.args[0]), summed = ops::as_value(n.args[1]);
+  const TensorType w = r.b.type(weights), x = r.b.type(summed), like = r.b.type(ops::as_value(n.args[2]));
+  if (w.device.type != DeviceType::kCUDA || w.rank() != 4 || w.dtype != DType::kF32 || !is_heads(x, w.device) ||
+      !is_heads(like, w.device) || x.dtype != like.dtype || !w.sizes[1].is_const())
+    return false;
+  const TensorType& keys = columns ? like : x;
+  const TensorType& queries = columns ? x : like;
+  for (size_t d = 0; d < 3; ++d)
+    if (!sym::known_eq(queries.sizes[d], w.sizes[d])) return false;
+  if (!sym::known_eq(keys.sizes[0], w.sizes[0]) || !sym::known_eq(keys.sizes[2], w.sizes[3]) ||
+      w.sizes[1].value() % keys.sizes[1].value() != 0)
+    return false;
+  const std::optional<Lists> lists = match_lists(r, n, 3, w);
+  if (!lists) return false;
+  std::optional<Fused> f = match_function(r, weights, kNoValue, keys.sizes[1].value());
+  if (!f) return false;
+  const Ref values{with_dense_last(r, summed)};
+  const TensorType out = r.b.type(n.outs[0]);
+  results = {r.b.emit(columns ? op::flex_fused_columns : op::flex_fused_rows,
+                      {f->left, f->right, std::move(f->scales), n.args[2], values, lists->blocks, lists->block,
+                       f->captured, std::move(f->function)},
+                      out)};
   return true;
 }
 
 constexpr RewriteRule kSelect[] = {
     {op::flex_attend, "flex_attention", fuse_flex},
+    {op::flex_rows, "sums over keys of its backward", fuse_flex_sum<false>},
+    {op::flex_columns, "sums over queries of its backward", fuse_flex_sum<true>},
     {op::scaled_dot_product_attention, "attention of symbolic sizes on CUDA", serve_any_size},
     {op::_scaled_dot_product_flash_attention_for_cpu, "ATen's flash attention", replace_flash},
     {op::_scaled_dot_product_flash_attention_for_cpu_backward, "its backward", replace_flash_backward}};

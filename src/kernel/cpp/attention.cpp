@@ -235,7 +235,11 @@ class AttentionText {
 
 }  // namespace
 
-void attention(Emission& e) { AttentionText(e).write(); }
+void attention(Emission& e) {
+  if (e.k.attention->result != FlexAttention::Result::kSoftmax)
+    throw Declined("sums of flex_attention's backward on a CPU");  // (eager has none)
+  AttentionText(e).write();
+}
 
 Expr attention_tasks(const loops::Kernel& k) { return k.outer[0].extent * k.outer[1].extent * cut_of(k).of_a_head; }
 

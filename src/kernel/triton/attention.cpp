@@ -41,16 +41,22 @@ class AttentionText {
 
   void write() {
     e_.wide |= has_wide_offsets();
-    std::string begin, loops;
-    program();
-    begin = std::exchange(e_.out, "");
+    name_axes();
+    columns() ? key_program() : query_program();
+    const std::string begin = std::exchange(e_.out, "");
+    if (columns() && a_.group != 1) {
+      put("for i1 in range(kh * " + num(a_.group) + ", (kh + 1) * " + num(a_.group) + "):");
+      inside_ = "    ";
+    }
     if (a_.query_block == 0) {
-      all_keys();
+      put("for begin in range(0, " + size(columns() ? queries() : keys()) + ", " + num(step()) + "):");
+      tile(true);
     } else {
       blocks(a_.partial, true);
       if (a_.full.counts.given()) blocks(a_.full, false);
     }
-    loops = std::exchange(e_.out, "");
+    inside_ = "";
+    const std::string loops = std::exchange(e_.out, "");
     e_.out = begin + e_.hoisted + loops;
     finish();
   }
@@ -60,7 +66,11 @@ class AttentionText {
   Expr heads() const { return k_.outer[1].extent; }
   Expr queries() const { return k_.outer[2].extent; }
   Expr keys() const { return k_.stages[0].loops[0].extent; }
-  void put(const std::string& text) { line(e_, text); }
+  bool columns() const { return a_.result == FlexAttention::Result::kColumns; }
+  bool weighs() const { return a_.result == FlexAttention::Result::kSoftmax; }
+  // What a program's loop goes over: keys, or queries.
+  int64_t step() const { return columns() ? e_.tile.y : e_.tile.x; }
+  void put(const std::string& text) { line(e_, inside_ + text); }
   std::string size(Expr e) const { return text(e_.at, e); }
   int64_t padded(int64_t width) const { return std::max(kLeast, power_of_2(width)); }
 
@@ -101,81 +111,106 @@ class AttentionText {
     return "tl.load(" + address + (mask.empty() ? ")" : ", " + mask + ", 0)");
   }
 
-  void program() {
-    const Tile& t = e_.tile;
-    const Expr parts = sym::ceildiv(queries(), t.y);
-    e_.grid = parts * heads() * batch();
-    const std::string wide = wide_cast(e_);
-    put("pid = tl.program_id(0)");
-    put("part = pid % " + divisor(e_.at, parts));
-    put("head = pid // " + divisor(e_.at, parts));
-    put("i1 = (head % " + divisor(e_.at, heads()) + ")" + wide);
-    put("i0 = (head // " + divisor(e_.at, heads()) + ")" + wide);
-    if (a_.group != 1) put("kh = i1 // " + num(a_.group));
-    put("i2 = part * " + num(t.y) + " + tl.arange(0, " + num(t.y) + ")[:, None]" + wide);
+  void name_axes() {
     e_.at.names[k_.outer[0].var.node()] = {"i0", 0};
     e_.at.names[k_.outer[1].var.node()] = {"i1", 0};
     e_.at.names[k_.outer[2].var.node()] = {"i2", kY};
     e_.at.names[k_.stages[0].loops[0].var.node()] = {"j0", kX};
-    if (!sym::known_divisible(queries(), t.y)) {
-      put("ym = i2 < " + size(queries()));
-      e_.y_mask = "ym";
-    }
-    if (a_.query_block > 0) put("block = part // " + num(a_.query_block / t.y));
+    if (!sym::known_divisible(queries(), e_.tile.y)) e_.y_mask = "ym";
+    if (!sym::known_divisible(keys(), e_.tile.x)) e_.x_mask = "xm";
+  }
+  // Which part of which head a program computes.
+  void part(Expr parts, Expr heads, const std::string& head) {
+    e_.grid = parts * heads * batch();
+    put("pid = tl.program_id(0)");
+    put("part = pid % " + divisor(e_.at, parts));
+    put("head = pid // " + divisor(e_.at, parts));
+    put(head + " = (head % " + divisor(e_.at, heads) + ")" + wide_cast(e_));
+    put("i0 = (head // " + divisor(e_.at, heads) + ")" + wide_cast(e_));
+  }
+  // Queries from `begin` on, and keys.
+  void query_rows(const std::string& begin) {
+    put("i2 = " + begin + " + tl.arange(0, " + num(e_.tile.y) + ")[:, None]" + wide_cast(e_));
+    if (!e_.y_mask.empty()) put("ym = i2 < " + size(queries()));
+  }
+  void key_columns(const std::string& begin) {
+    const std::string range = begin + " + tl.arange(0, " + num(e_.tile.x) + ")";
+    put("j0 = " + range + "[None, :]" + wide_cast(e_));
+    put("row = " + range + "[:, None]" + wide_cast(e_));
+    if (e_.x_mask.empty()) return;
+    put("xm = j0 < " + size(keys()));
+    put("rm = row < " + size(keys()));
+  }
+  void widths() {
     for (size_t i = 0; i < a_.scores.size(); ++i) {
-      const FlexAttention::Score& s = a_.scores[i];
-      const std::string n = num(i), d = "d" + n;
-      const std::string mask = elements(d.c_str(), s.width, false);
-      put("left" + n + " = " + loaded(at(s.left, {"i0", "i1", "i2", d}), conjunction(e_.y_mask, mask)));
-      const std::string c = "c" + n;
-      right_masks_.push_back(elements(c.c_str(), s.width, true));
+      left_masks_.push_back(elements(("d" + num(i)).c_str(), a_.scores[i].width, false));
+      right_masks_.push_back(elements(("c" + num(i)).c_str(), a_.scores[i].width, true));
     }
     value_mask_ = elements("dv", a_.value_width, false);
-    put("acc = tl.zeros([" + num(t.y) + ", " + num(padded(a_.value_width)) + "], tl.float32)");
-    put("most = tl.full([" + num(t.y) + ", 1], float(\"-inf\"), tl.float32)");
-    put("total = tl.zeros([" + num(t.y) + ", 1], tl.float32)");
-    if (!sym::known_divisible(keys(), t.x)) e_.x_mask = "xm";
+    const int64_t rows = columns() ? e_.tile.x : e_.tile.y;
+    put("acc = tl.zeros([" + num(rows) + ", " + num(padded(a_.value_width)) + "], tl.float32)");
+  }
+  void load_left() {
+    for (size_t i = 0; i < a_.scores.size(); ++i)
+      put("left" + num(i) + " = " +
+          loaded(at(a_.scores[i].left, {"i0", "i1", "i2", "d" + num(i)}), conjunction(e_.y_mask, left_masks_[i])));
+  }
+  void load_right() {
+    for (size_t i = 0; i < a_.scores.size(); ++i)
+      put("right" + num(i) + " = " +
+          loaded(at(a_.scores[i].right, {"i0", key_head(), "j0", "c" + num(i)}),
+                 conjunction(e_.x_mask, right_masks_[i])));
   }
 
-  void all_keys() {
-    put("for begin in range(0, " + size(keys()) + ", " + num(e_.tile.x) + "):");
-    tile(true);
+  void query_program() {
+    const Tile& t = e_.tile;
+    part(sym::ceildiv(queries(), t.y), heads(), "i1");
+    if (a_.group != 1) put("kh = i1 // " + num(a_.group));
+    query_rows("part * " + num(t.y));
+    if (a_.query_block > 0) put("block = part // " + num(a_.query_block / t.y));
+    widths();
+    load_left();
+    if (!weighs()) return;
+    put("most = tl.full([" + num(t.y) + ", 1], float(\"-inf\"), tl.float32)");
+    put("total = tl.zeros([" + num(t.y) + ", 1], tl.float32)");
+  }
+  void key_program() {
+    const Tile& t = e_.tile;
+    part(sym::ceildiv(keys(), t.x), sym::floordiv(heads(), a_.group), key_head());
+    key_columns("part * " + num(t.x));
+    if (a_.key_block > 0) put("block = part // " + num(a_.key_block / t.x));
+    widths();
+    load_right();
   }
 
   void blocks(const FlexAttention::Blocks& b, bool masked) {
-    const std::string parts = num(a_.key_block / e_.tile.x), last = size(sym::ceildiv(keys(), a_.key_block) - 1);
+    const int64_t listed = columns() ? a_.query_block : a_.key_block, whose = columns() ? a_.key_block : a_.query_block;
+    const Expr all = columns() ? queries() : keys(), mine = columns() ? keys() : queries();
+    const std::string parts = num(listed / step()), last = size(sym::ceildiv(all, listed) - 1);
     // (Lists are data: none is read beyond its end, and they name blocks that exist.)
-    const bool all_rows = sym::known_le(sym::ceildiv(queries(), a_.query_block), b.rows);
+    const bool all_rows = sym::known_le(sym::ceildiv(mine, whose), b.rows);
     put("count = " + loaded(at(b.counts, {"i0", "i1", "block"}), all_rows ? "" : "block < " + size(b.rows)));
     put("list = " + at(b.indices, {"i0", "i1", "block"}));
     put("for n in range(0, tl.minimum(count, " + size(b.most) + ") * " + parts + "):");
-    const std::string step = b.indices.strides[3].is_const(1) ? "" : " * " + divisor(e_.at, b.indices.strides[3]);
-    put("    nth = tl.load(list + n // " + parts + step + ")");
-    put("    begin = tl.maximum(tl.minimum(nth, " + last + "), 0) * " + num(a_.key_block) + " + n % " + parts + " * " +
-        num(e_.tile.x));
+    const std::string stride = b.indices.strides[3].is_const(1) ? "" : " * " + divisor(e_.at, b.indices.strides[3]);
+    put("    nth = tl.load(list + n // " + parts + stride + ")");
+    put("    begin = tl.maximum(tl.minimum(nth, " + last + "), 0) * " + num(listed) + " + n % " + parts + " * " +
+        num(step()));
     tile(masked);
   }
 
-  // Keys from `begin` on, for the program's queries.
+  // Keys from `begin` on, for the program's queries, or the other way round.
   void tile(bool masked) {
-    const Tile& t = e_.tile;
-    const auto put = [&](const std::string& text) { line(e_, "    " + text); };
-    put("j0 = begin + tl.arange(0, " + num(t.x) + ")[None, :]" + wide_cast(e_));
-    put("row = begin + tl.arange(0, " + num(t.x) + ")[:, None]" + wide_cast(e_));
-    std::string row_mask;
-    if (!e_.x_mask.empty()) {
-      put("xm = j0 < " + size(keys()));
-      put("rm = row < " + size(keys()));
-      row_mask = "rm";
-    }
-    const std::string precise = is_single(k_) ? ", input_precision=\"tf32x3\"" : "";
+    const std::string outside = inside_;
+    inside_ += "    ";
+    columns() ? query_rows("begin") : key_columns("begin");
+    columns() ? load_left() : load_right();
     e_.scratch.clear();
-    std::erase_if(e_.available, [](const Available& v) { return v.value.axes & kX; });
+    std::erase_if(e_.available, [&](const Available& v) { return columns() || v.value.axes & kX; });
+    if (columns()) e_.memo.clear();
     for (size_t i = 0; i < a_.scores.size(); ++i) {
       const FlexAttention::Score& s = a_.scores[i];
       const std::string n = num(i);
-      put("right" + n + " = " +
-          loaded(at(s.right, {"i0", key_head(), "j0", "c" + n}), conjunction(e_.x_mask, right_masks_[i])));
       const bool single = k_.params[s.left.slot].dtype == DType::kF32;
       put("s" + n + " = tl.dot(left" + n + ", right" + n + (single ? ", input_precision=\"tf32x3\"" : "") + ") * " +
           constant(DType::kF32, s.scale, 0));
@@ -183,14 +218,23 @@ class AttentionText {
     }
     run_stage(0);
     if (masked && k_.stages.size() > 1) run_stage(1);
-    if (!e_.x_mask.empty()) put("s0 = tl.where(xm, s0, float(\"-inf\"))");
+    const std::string there = columns() ? e_.y_mask : e_.x_mask;
+    if (!there.empty()) put("s0 = tl.where(" + there + ", s0, " + (weighs() ? "float(\"-inf\")" : "0.0") + ")");
+    const std::string precise = is_single(k_) ? ", input_precision=\"tf32x3\"" : "";
+    const std::string rows = columns() ? "i2" : "row", head = columns() ? "i1" : key_head();
+    const std::string row_mask = columns() ? e_.y_mask : e_.x_mask.empty() ? "" : "rm";
+    if (weighs()) online_softmax();
+    put("values = " + loaded(at(a_.values, {"i0", head, rows, "dv"}), conjunction(row_mask, value_mask_)));
+    const std::string weights = weighs() ? "weights" : columns() ? "tl.trans(s0)" : "s0";
+    put("acc = tl.dot(" + weights + ".to(values.dtype), values, acc" + (weighs() ? " * shrink" : "") + precise + ")");
+    inside_ = outside;
+  }
+  void online_softmax() {
     put("now = tl.maximum(most, tl.max(s0, 1, keep_dims=True), propagate_nan=tl.PropagateNan.ALL)");
     put("shift = tl.where((now == float(\"-inf\")) | (now == float(\"inf\")), 0.0, now)");
     put("weights = tl.exp(s0 - shift)");
     put("shrink = tl.exp(most - shift)");
     put("total = total * shrink + tl.sum(weights, 1, keep_dims=True)");
-    put("values = " + loaded(at(a_.values, {"i0", key_head(), "row", "dv"}), conjunction(row_mask, value_mask_)));
-    put("acc = tl.dot(weights.to(values.dtype), values, acc * shrink" + precise + ")");
     put("most = now");
   }
 
@@ -205,17 +249,25 @@ class AttentionText {
     const std::string before = std::exchange(e_.out, "");
     stage(e_, number);
     const std::string body = std::exchange(e_.out, before);
-    e_.out += indented(body, "    ");
+    e_.out += indented(body, inside_);
     const EmittedValue made = e_.scratch.back().value;  // the stage's last instruction stores the score
-    line(e_, "    s0 = " + broadcast(e_, made, kX | kY));
+    put("s0 = " + broadcast(e_, made, kX | kY));
     set_score(0, "s0");
   }
 
   void finish() {
+    const DType written = k_.params[a_.out.slot].dtype;
+    if (!weighs()) {
+      const std::string row_mask = columns() ? (e_.x_mask.empty() ? "" : "rm") : e_.y_mask,
+                        mask = conjunction(row_mask, value_mask_);
+      put("tl.store(" +
+          (columns() ? at(a_.out, {"i0", key_head(), "row", "dv"}) : at(a_.out, {"i0", "i1", "i2", "dv"})) +
+          ", acc.to(" + type_name(written) + ")" + (mask.empty() ? ")" : ", " + mask + ")"));
+      return;
+    }
     const std::string mask = conjunction(e_.y_mask, value_mask_);
-    const DType d = k_.params[a_.out.slot].dtype;
     put("acc = acc / tl.where(total == 0.0, 1.0, total)");
-    put("tl.store(" + at(a_.out, {"i0", "i1", "i2", "dv"}) + ", acc.to(" + type_name(d) + ")" +
+    put("tl.store(" + at(a_.out, {"i0", "i1", "i2", "dv"}) + ", acc.to(" + type_name(written) + ")" +
         (mask.empty() ? ")" : ", " + mask + ")"));
     const std::string rows = e_.y_mask.empty() ? ")" : ", " + e_.y_mask + ")";
     if (a_.log_sum.given()) {
@@ -229,7 +281,8 @@ class AttentionText {
   Emission& e_;
   const loops::Kernel& k_;
   const FlexAttention& a_;
-  std::vector<std::string> right_masks_;
+  std::vector<std::string> left_masks_, right_masks_;
+  std::string inside_;  // the loops that lines stand in
   std::string value_mask_;
 };
 
@@ -242,9 +295,10 @@ Tile attention_tile(const loops::Kernel& k) {
   Tile t;
   t.points = k.outer;
   t.scatter = true;  // (stages have loops that are no axis of their own)
-  t.y = single || width > 128 ? 64 : 128;
-  t.x = single ? 32 : 64;
-  t.warps = t.y == 128 && width > 64 ? 8 : 4;
+  const bool forward = a.result == FlexAttention::Result::kSoftmax;
+  t.y = single || width > 128 || !forward ? 64 : 128;
+  t.x = single || (!forward && width > 128) ? 32 : 64;
+  t.warps = width > 64 && (t.y == 128 || !forward) ? 8 : 4;
   if (k.outer[2].extent.is_const()) t.y = std::min(t.y, std::max(kLeast, power_of_2(k.outer[2].extent.value())));
   const Expr keys = k.stages[0].loops[0].extent;
   if (keys.is_const()) t.x = std::min(t.x, std::max(kLeast, power_of_2(keys.value())));

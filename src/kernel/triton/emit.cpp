@@ -124,7 +124,7 @@ TritonSource emit_function(Emission&& e, const Gpu& gpu) {
     return !p.written || !is_floating(p.dtype) || is_reduced(p.dtype);
   });
   if (e.k.attention) {
-    e.over_keys = true;
+    e.over_keys = e.k.attention->result != loops::FlexAttention::Result::kColumns;
     wait_for_kernels_before(e);
     attention(e);
     return source_of(e);

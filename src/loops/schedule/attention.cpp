@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "graph/origin.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::loops {
 namespace {
@@ -30,18 +31,24 @@ class AttentionBuilder : public RealisedValues {
     const ValueId values = ops::as_value(node_.args[4]);
     attention_.values = operand(values, false);
     attention_.value_width = p_.graph.type(values).sizes[3].value();
-    attention_.group = sym::floordiv(heads_, p_.graph.type(values).sizes[1]).value();
+    attention_.group = sym::floordiv(heads_, p_.graph.type(ops::as_values(node_.args[1])[0].id).sizes[1]).value();
+    attention_.result = node_.op->name == op::flex_fused_rows      ? FlexAttention::Result::kRows
+                        : node_.op->name == op::flex_fused_columns ? FlexAttention::Result::kColumns
+                                                                   : FlexAttention::Result::kSoftmax;
     blocks();
     Kernel& k = built_.kernel;
     for (size_t o = 0; o < function_.outputs.size(); ++o) stage(o);
     result(0, attention_.out);
-    result(1, attention_.log_sum);
-    result(2, attention_.largest);
+    if (node_.outs.size() > 1) {
+      result(1, attention_.log_sum);
+      result(2, attention_.largest);
+    }
     k.attention = std::make_shared<const FlexAttention>(attention_);
     k.vector = Vector::kInner;
     k.sizes = sizes();
     k.label = label();
-    built_.operators = "flex_attention";
+    const bool forward = attention_.result == FlexAttention::Result::kSoftmax;
+    built_.operators = forward ? "flex_attention" : "flex_attention_backward";
     k.cost = cost();
     return std::move(built_);
   }
@@ -177,7 +184,8 @@ class AttentionBuilder : public RealisedValues {
   std::string label() const {
     const auto& locations = p_.graph.facts.locations;
     const bool located = node_.location >= 0 && static_cast<size_t>(node_.location) < locations.size();
-    return "flex_attention" +
+    static const char* const kNames[] = {"flex_attention", "flex_attention_rows", "flex_attention_columns"};
+    return kNames[static_cast<int>(attention_.result)] +
            (located ? " " + graph::without_origin(locations[static_cast<size_t>(node_.location)]) : std::string());
   }
 
