@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 namespace flashover::cpu {
@@ -41,8 +43,6 @@ at::Tensor laid_like(const at::Tensor& q, const at::Tensor& x) {
   at::Tensor out = at::empty_strided_symint(x.sym_sizes(), laid, x.options());
   return out.copy_(x);
 }
-
-}  // namespace
 
 at::Tensor flex_scores(const at::Tensor& q, const at::Tensor& k, double scale) {
   const auto working = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -77,6 +77,24 @@ at::Tensor flex_columns(const at::Tensor& weights, const at::Tensor& x, const at
   const c10::SymInt heads = like.sym_size(1), group = sums.sym_size(1) / heads;
   sums = sums.reshape_symint({sums.sym_size(0), heads, group, sums.sym_size(2), sums.sym_size(3)}).sum(2);
   return laid_like(like, sums.to(like.scalar_type()));
+}
+
+}  // namespace
+
+void define_flex(torch::Library& library) {
+  const auto define = [&](const char* schema, const char* name, auto* function) {
+    library.def(schema);
+    library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function));
+  };
+  define("flex_scores(Tensor q, Tensor k, float scale) -> Tensor", "flex_scores", flex_scores);
+  define(
+      "flex_attend(Tensor scores, Tensor? mask, Tensor q, Tensor v, Tensor?[] blocks, SymInt[] block) -> "
+      "(Tensor, Tensor, Tensor)",
+      "flex_attend", flex_attend);
+  define("flex_rows(Tensor weights, Tensor x, Tensor like, Tensor?[] blocks, SymInt[] block) -> Tensor", "flex_rows",
+         flex_rows);
+  define("flex_columns(Tensor weights, Tensor x, Tensor like, Tensor?[] blocks, SymInt[] block) -> Tensor",
+         "flex_columns", flex_columns);
 }
 
 }  // namespace flashover::cpu

@@ -938,19 +938,7 @@ void register_operators() {
     add("convolution_of_any_size(Tensor x, Tensor weights, Tensor? bias, int[] padding, int[] stride, int[] dilation, "
         "int groups, str attr, Scalar?[] scalars, str? algorithm) -> Tensor",
         "convolution_of_any_size", convolution_of_any_size_op);
-    const auto define = [&](const char* schema, const char* name, auto* function) {
-      library.def(schema);
-      library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function));
-    };
-    define("flex_scores(Tensor q, Tensor k, float scale) -> Tensor", "flex_scores", flex_scores);
-    define(
-        "flex_attend(Tensor scores, Tensor? mask, Tensor q, Tensor v, Tensor?[] blocks, SymInt[] block) -> "
-        "(Tensor, Tensor, Tensor)",
-        "flex_attend", flex_attend);
-    define("flex_rows(Tensor weights, Tensor x, Tensor like, Tensor?[] blocks, SymInt[] block) -> Tensor", "flex_rows",
-           flex_rows);
-    define("flex_columns(Tensor weights, Tensor x, Tensor like, Tensor?[] blocks, SymInt[] block) -> Tensor",
-           "flex_columns", flex_columns);
+    define_flex(library);
     library.def("size_of_data(Tensor number) -> Tensor");
     library.impl("size_of_data", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, size_of_data_op));
     library.def("check_sizes(int a, int b, int relation, str what) -> ()");

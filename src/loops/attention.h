@@ -25,10 +25,11 @@
 
 namespace flashover::loops {
 
-// A parameter, and its strides in elements.
+// A parameter, its strides in elements, and where in it the first element is.
 struct FlexOperand {
   int32_t slot = -1;  // -1: there is none
   Sizes strides;
+  sym::Expr offset = 0;
   bool given() const { return slot >= 0; }
   bool operator==(const FlexOperand&) const = default;
 };

@@ -152,7 +152,7 @@ class Machine {
   // ---- attention (attention.h), at an outer point
   using Place = std::array<int64_t, 4>;
   int64_t place(const FlexOperand& o, const Place& at) {
-    int64_t a = 0;
+    int64_t a = evaluate(o.offset);
     for (size_t d = 0; d < o.strides.size(); ++d) a += at[d] * evaluate(o.strides[d]);
     FLASHOVER_CHECK(a >= 0 && a < numel_[o.slot]) << "address " << a << " of " << numel_[o.slot] << "\n" << print(k_);
     return a;

@@ -109,6 +109,7 @@ class Parser {
     FlexOperand o;
     o.slot = letter_number('p');
     for (size_t d = 0; d < dims; ++d) o.strides.push_back(bracket());
+    if (accept("at")) o.offset = bracket();
     return o;
   }
   bool attention_line(const std::string& word, FlexAttention& a) {

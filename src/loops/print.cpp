@@ -50,7 +50,7 @@ std::string bracket(sym::Expr e) { return "[" + e.str() + "]"; }
 std::string operand(const FlexOperand& o) {
   std::string out = " p" + std::to_string(o.slot);
   for (sym::Expr s : o.strides) out += bracket(s);
-  return out;
+  return o.offset.is_const(0) ? out : out + " at " + bracket(o.offset);
 }
 void print_attention(const FlexAttention& a, std::string& out) {
   static const char* const kResults[] = {"softmax", "rows", "columns"};

@@ -232,3 +232,38 @@ def test_scores_that_are_not_finite() -> None:
 
     for got, want in zip(flashover.compile(f, fullgraph=True)(q, k, v), f(q, k, v), strict=True):
         torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["combined", "relative", "padding"])
+def test_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA (eager refuses them on the CPU); of the tensors that score_mod reads, too."""
+    import torch.nn.attention.flex_attention as module
+
+    s = Sizes(2, 4, 40, 60)
+    p = PROGRAMS[name](s)
+    mask = block_mask(p, s)
+    leaves = [x.detach().requires_grad_() for x in operands(s, group=2)]
+    read = [t.requires_grad_() for t in p.tensors if t.is_floating_point()]
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, p.score_mod, mask, enable_gqa=True, return_lse=True)
+
+    def step(f: Any, leaves: list[Tensor]) -> Any:
+        out, lse = f(*leaves)
+        loss = (out * weight.to(out.dtype)).sum() + lse.masked_fill(lse == -torch.inf, 0).sin().sum()
+        return torch.autograd.grad(loss, [*leaves, *read])
+
+    weight = torch.randn(2, 4, 40, 32)
+    monkeypatch.setattr(module, "_validate_device", lambda *_: None)
+    want, exact = step(f, leaves), step(f, [x.detach().double().requires_grad_() for x in leaves])
+    got = step(flashover.compile(f, fullgraph=True), leaves)
+    for g, w, e in zip(got, want, exact, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(g, e.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_eager_refuses_gradients_on_the_cpu() -> None:
+    q, k, v = operands(Sizes(1, 1, 16, 16))
+    c = flashover.compile(lambda q: flex_attention(q, k, v))
+    with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
+        c(q.requires_grad_())

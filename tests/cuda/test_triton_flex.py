@@ -32,11 +32,12 @@ def test_kernels_agree_with_eager() -> None:
 )
 def test_kernels_compile_for_sm_90(dtype: torch.dtype, width: int) -> None:
     sources = []
-    for name in ("full", "causal", "combined", "relative", "dense_bias", "table_of_table"):
-        f, args = triton_flex.case(name, Sizes(2, 4, 512, 512), dtype, block=128, width=width, value_width=width)
-        program = _C.triton_program(trace(Program(f, args)).text)
-        sources += [k for k in program["kernels"] if k["name"].startswith("k_flex_attention")]
-    assert len(sources) == 6
+    for name in ("full", "combined", "dense_bias", "table_of_table"):
+        for make in (triton_flex.case, triton_flex.backward):
+            f, args = make(name, Sizes(2, 4, 512, 512), dtype, block=128, width=width, value_width=width)
+            program = _C.triton_program(trace(Program(f, args)).text)
+            sources += [k for k in program["kernels"] if k["name"].startswith("k_flex_attention")]
+    assert len(sources) == 4 * (1 + 4)
     for s, c in zip(sources, _C.triton_build(sources), strict=True):
         assert c["bytes"] and not c["error"], s["text"] + c["error"]
         assert c["shared"] <= 227 * 1024

@@ -67,7 +67,7 @@ class AttentionText {
 
   // The address of an element, by texts for its coordinates ("" for 0).
   std::string at(const FlexOperand& o, const std::vector<std::string>& where) {
-    std::string out = "p" + num(o.slot);
+    std::string out = "p" + num(o.slot) + (o.offset.is_const(0) ? "" : " + " + divisor(e_, o.offset));
     for (size_t d = 0; d < where.size(); ++d) {
       const Expr stride = o.strides[d];
       if (where[d].empty() || stride.is_const(0)) continue;

@@ -80,7 +80,7 @@ class AttentionText {
     const auto far = [&](const FlexOperand& o, Expr rows, int64_t width) {
       if (!o.given()) return false;
       const Expr sizes[] = {batch(), heads(), rows, width};
-      Expr last = 0;
+      Expr last = o.offset;
       for (size_t d = 0; d < o.strides.size(); ++d) last += sizes[d] * o.strides[d];
       return !last.is_const() || last.value() > INT32_MAX;
     };
@@ -92,7 +92,7 @@ class AttentionText {
   }
 
   std::string at(const FlexOperand& o, const std::vector<std::string>& where) {
-    std::string out = "p" + num(o.slot);
+    std::string out = "p" + num(o.slot) + (o.offset.is_const(0) ? "" : " + " + divisor(e_.at, o.offset));
     for (size_t d = 0; d < where.size(); ++d) {
       const Expr stride = o.strides[d];
       const bool scalar = where[d] != "i2" && where[d] != "j0" && where[d] != "row";  // (others make the tile's shape)

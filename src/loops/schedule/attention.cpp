@@ -58,19 +58,23 @@ class AttentionBuilder : public RealisedValues {
   const Sizes& strides_of(ValueId v) const {
     return p_.views[v].base != kNoValue ? p_.views[v].strides : p_.memory[v].strides;
   }
+  // Kernels take whole tensors, which begin at aligned addresses, and find views in them.
+  ValueId whole(ValueId v) const { return p_.views[v].base != kNoValue ? p_.views[v].base : v; }
+  sym::Expr offset_of(ValueId v) const { return p_.views[v].base != kNoValue ? p_.views[v].offset : sym::Expr(0); }
   int32_t param(ValueId v, bool written) {
+    v = whole(v);
     const auto known = std::find(built_.params.begin(), built_.params.end(), v);
     if (known != built_.params.end()) return static_cast<int32_t>(known - built_.params.begin());
     built_.params.push_back(v);
-    const TensorType& t = p_.graph.type(v);
+    const TensorType& t = p_.memory[v];
     sym::Expr numel = 1;
-    for (size_t d = 0; d < t.rank(); ++d) numel += (t.sizes[d] - 1) * strides_of(v)[d];
+    for (size_t d = 0; d < t.rank(); ++d) numel += (t.sizes[d] - 1) * t.strides[d];
     built_.kernel.params.push_back({.dtype = t.dtype, .numel = numel, .read = !written, .written = written});
     return static_cast<int32_t>(built_.params.size()) - 1;
   }
   // Strides are 0 along dims that are repeated.
   FlexOperand operand(ValueId v, bool written) {
-    FlexOperand o{.slot = param(v, written), .strides = strides_of(v)};
+    FlexOperand o{.slot = param(v, written), .strides = strides_of(v), .offset = offset_of(v)};
     for (size_t d = 0; d < o.strides.size(); ++d)
       if (p_.graph.type(v).sizes[d].is_const(1)) o.strides[d] = 0;
     return o;
@@ -130,7 +134,8 @@ class AttentionBuilder : public RealisedValues {
       const size_t scores = attention_.scores.size();
       if (i >= scores) {
         const ValueId outside = captured_[i - scores].id;
-        return e.load(param(outside, false), p_.graph.type(outside).dtype, flatten(at, strides_of(outside)));
+        return e.load(param(outside, false), p_.graph.type(outside).dtype,
+                      offset_of(outside) + flatten(at, strides_of(outside)));
       }
       // Emitters have the scores of one row of queries at hand.
       FLASHOVER_CHECK(at == at_) << "a score is read elsewhere";
@@ -162,8 +167,10 @@ class AttentionBuilder : public RealisedValues {
     for (const Param& p : k.params) collect(p.numel);
     for (const Loop& l : k.outer) collect(l.extent);
     collect(keys_);
-    for (const FlexOperand* o : operands())
+    for (const FlexOperand* o : operands()) {
       for (sym::Expr s : o->strides) collect(s);
+      collect(o->offset);
+    }
     for (const FlexAttention::Blocks* b : {&attention_.partial, &attention_.full}) collect(b->rows), collect(b->most);
     for (const Stage& s : k.stages)
       for (const Instr& in : s.body)
