@@ -621,7 +621,6 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
       }
       made_class = in.class_path();
       out.data_sizes = session->sizes().data_sizes() > 0;
-      out.asked_of_data = in.recorder.numbers.refused_question;
       out.assumes = in.recorder.numbers.answered_usually && request.may_break;
       PyErr_Clear();
       out.larger_than_call = in.recorder.larger_than_call;
@@ -745,7 +744,6 @@ Capture capture(const CaptureRequest& request, Speculation speculation) {
       cut.where = std::move(first.where);
       cut.stack = std::move(first.stack);
       cut.seconds += first.seconds;
-      cut.asked_of_data = first.asked_of_data;
       release(first);
       return cut;
     }
@@ -776,7 +774,7 @@ Capture capture(const CaptureRequest& request) {
   speculation.elements = request.varying_numbers != nullptr && request.first;
   speculation.data_sizes = request.varying_numbers != nullptr;
   speculation.data_values = request.refuted != nullptr && !request.may_break;
-  speculation.usual_answers = !request.may_break || (request.may_assume && request.refuted != nullptr);
+  speculation.usual_answers = !request.may_break || request.may_assume;
   Capture out = capture(request, speculation);
   if (PyErr_Occurred()) return out;
   const auto again = [&] {
@@ -785,10 +783,6 @@ Capture capture(const CaptureRequest& request) {
     return PyErr_Occurred() == nullptr;
   };
   const auto ends_for_data = [](const Capture& c) { return (c.declined || !c.frames.empty()) && is_data_dependent(c); };
-  if (out.asked_of_data && request.may_break && request.may_assume && !out.raised) {
-    speculation.usual_answers = true;
-    if (!again()) return out;
-  }
   // A graph ends where data is asked for, then: before the first size that follows from it.
   if (out.data_sizes && request.may_break && !out.raised && (out.declined || ends_for_data(out))) {
     speculation.data_sizes = speculation.usual_answers = false;

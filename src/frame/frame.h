@@ -139,7 +139,6 @@ struct Capture {
   bool retry_as_opaque = false;  // declined, but another capture knows better
   bool out_of_memory = false;    // declined, but another time there may be memory, or room for a file
   bool data_sizes = false;       // it met sizes that follow from data, and took them for symbols
-  bool asked_of_data = false;    // a question about them ended it
   bool assumes = false;          // questions about them have the usual answers, where a break would do, too
   bool must_raise = false;       // declined, and the program forbids that (torch._dynamo.error_on_graph_break)
   bool differentiated_twice =

@@ -760,7 +760,6 @@ bool Numbers::usual_truth(sym::Relation r, sym::Expr a, sym::Expr b) {
 
 // The program goes one way or the other.
 void Numbers::refuse_question(sym::Expr a, sym::Expr b, int op) {
-  refused_question = true;
   static constexpr const char* kSigns[] = {"<", "<=", "==", "!=", ">", ">="};
   throw Declined("data-dependent: whether " + a.str() + " " + kSigns[op] + " " + b.str() +
                  " follows from data (torch._check can say so)");

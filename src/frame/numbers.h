@@ -117,7 +117,6 @@ class Numbers {
 
   bool takes_the_usual_way = false;  // where the program asks for sizes that follow from data, with a check
   bool answered_usually = false;     // it did
-  bool refused_question = false;     // it did not, and was asked
   int expected = -1;                 // the truth of the next comparison, where the program goes on for one only
   bool elements = false;             // what a buffer of one element holds may be taken for always so
   bool ints_are_sizes = false;       // those that change may be symbols

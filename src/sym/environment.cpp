@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "sym/bounded.h"
 #include "sym/found.h"
+#include "sym/implied.h"
 #include "sym/simplest.h"
 #include "sym/terms.h"
 
@@ -48,79 +49,6 @@ std::optional<bool> proven(Relation r, Expr a, Expr b) {
       if (proven_le(a, b)) return true;
       if (proven_lt(b, a)) return false;
       break;
-  }
-  return std::nullopt;
-}
-
-// Does some term of e have s and something else that is no number as factors?
-bool is_factor(Expr e, Expr s) {
-  const auto has = [&](Expr t) {
-    if (t.kind() != Kind::kMul) return false;
-    const auto factors = t.operands().subspan(t.operands()[0].is_const() ? 1 : 0);
-    return factors.size() > 1 && std::ranges::find(factors, s) != factors.end();
-  };
-  return e.kind() == Kind::kAdd ? std::ranges::any_of(e.operands(), has) : has(e);
-}
-
-// Whether `fact` proves that a < b (or a <= b): it does if its own difference is as large, by itself or as often as some
-// size says.
-bool implies_less(const SizeGuard& fact, bool strict, Expr a, Expr b) {
-  const bool fact_strict = fact.relation == Relation::kLess;
-  if (!fact_strict && fact.relation != Relation::kLessEqual) return false;
-  const Expr given = fact.b - fact.a - Expr(fact_strict ? 1 : 0), wanted = b - a - Expr(strict ? 1 : 0);  // both >= 0
-  const auto says = [&](Expr known) {  // by itself, or as often as makes its terms those wanted
-    if (proven_le(known, wanted)) return true;
-    const int64_t whole = content(known), times = whole > 0 ? content(wanted) / whole : 0;
-    return times > 1 && times < (1 << 20) && proven_le(known * Expr(times), wanted);
-  };
-  if (says(given)) return true;
-  std::vector<Expr> sizes;
-  collect_vars(wanted, sizes);
-  // 4*u <= 80 is 4 times u <= 20.
-  const auto by_a_number = [&](Expr s) {
-    const auto w = coefficient(wanted, s), g = coefficient(given, s);
-    if (!w || !g || !w->is_const() || !g->is_const() || g->value() == 0 || w->value() % g->value() != 0) return false;
-    const int64_t times = w->value() / g->value();
-    return times > 1 && proven_le(given * Expr(times), wanted);
-  };
-  return std::any_of(sizes.begin(), sizes.end(), [&](Expr s) {
-    return by_a_number(s) || (s.range().lo >= 0 && is_factor(wanted, s) && says(given * s));
-  });
-}
-
-// Does `other` mention all variables of e?
-bool all_mentioned(Expr e, Expr other) {
-  std::vector<Expr> needed, there;
-  collect_vars(e, needed);
-  collect_vars(other, there);
-  return std::ranges::all_of(needed, [&](Expr v) { return std::ranges::find(there, v) != there.end(); });
-}
-
-std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
-  if (fact.relation == Relation::kEqual && all_mentioned(fact.a - fact.b, a - b)) {  // as two facts of an order
-    const SizeGuard up{Relation::kLessEqual, fact.a, fact.b}, down{Relation::kLessEqual, fact.b, fact.a};
-    const bool at_most = implies_less(up, false, a, b) || implies_less(down, false, a, b),
-               at_least = implies_less(up, false, b, a) || implies_less(down, false, b, a);
-    if (r == Relation::kLessEqual && at_most) return true;
-    if (r == Relation::kLess && at_least) return false;
-    if (at_most && at_least && (r == Relation::kEqual || r == Relation::kNotEqual)) return r == Relation::kEqual;
-  }
-  switch (r) {
-    case Relation::kEqual:
-    case Relation::kNotEqual:
-      if ((fact.relation == Relation::kEqual || fact.relation == Relation::kNotEqual) &&
-          (fact.a - fact.b == a - b || fact.a - fact.b == b - a))
-        return fact.relation == r;
-      if (implies_less(fact, true, a, b) || implies_less(fact, true, b, a)) return r == Relation::kNotEqual;
-      return std::nullopt;
-    case Relation::kLess:
-      if (implies_less(fact, true, a, b)) return true;
-      if (implies_less(fact, false, b, a)) return false;
-      return std::nullopt;
-    case Relation::kLessEqual:
-      if (implies_less(fact, false, a, b)) return true;
-      if (implies_less(fact, true, b, a)) return false;
-      return std::nullopt;
   }
   return std::nullopt;
 }
@@ -346,6 +274,38 @@ Expr Environment::add_data_size() {
 
 void Environment::know(SizeGuard fact) { guards_.push_back({std::move(fact), ""}); }
 
+// Kept as long as the guards stay these, since questions come again and again. An answer stays; that none was found is
+// looked at again by what was learned since.
+struct Environment::Learned {
+  size_t guards = 0, solved = 0, bounds = 0;  // so many there were
+  size_t changes = 0;                         // of what is looked at as a whole, and not fact by fact
+  std::vector<PreparedFact> facts, presumed;  // the guards, canonical; and of sizes that are presumed to be larger
+  std::unordered_map<Expr, int64_t> least;    // that they leave of sizes
+  std::unordered_map<Expr, Expr> canonical;
+  std::optional<std::vector<AskedGuard>> simplest[2];  // canonical_guards()
+
+  struct Asked {
+    Relation relation;
+    Expr difference;
+    bool presuming;
+    bool operator==(const Asked&) const = default;
+  };
+  struct AskedHash {
+    size_t operator()(const Asked& q) const {
+      return std::hash<Expr>()(q.difference) * 8 + static_cast<size_t>(q.relation) * 2 + (q.presuming ? 1 : 0);
+    }
+  };
+  struct Answer {
+    std::optional<bool> is;
+    size_t facts = 0, changes = 0;  // there were so many
+  };
+  std::unordered_map<Asked, Answer, AskedHash> answers;
+};
+
+Environment::Environment() : learned_(std::make_unique<Learned>()) {}
+Environment::~Environment() = default;
+Environment::Environment(Environment&&) noexcept = default;
+
 int64_t Environment::now(Expr e) const {
   if (e.is_const()) return e.value();
   return evaluate(e, [this](Expr variable) {
@@ -358,10 +318,15 @@ int64_t Environment::now(Expr e) const {
 
 Expr Environment::canonical(Expr e) const {
   if (e.is_const() || solved_.empty()) return e;
-  return substitute(e, [this](Expr variable) -> std::optional<Expr> {
+  const bool kept = learned_->solved == solved_.size();
+  if (kept)
+    if (const auto known = learned_->canonical.find(e); known != learned_->canonical.end()) return known->second;
+  const Expr out = substitute(e, [this](Expr variable) -> std::optional<Expr> {
     const auto known = solved_.find(variable);
     return known == solved_.end() ? std::nullopt : std::optional(known->second);
   });
+  if (kept) learned_->canonical.emplace(e, out);
+  return out;
 }
 
 namespace {
@@ -369,23 +334,27 @@ namespace {
 // The least that a guard leaves of sizes: 5 of s0 for 2 <= (s0 + 1) // 3, 1 of both for 0 < s0*s1.
 using Least = std::unordered_map<Expr, int64_t>;
 
-void take_least(const SizeGuard& g, Least& out) {
+// True: it says more than was known.
+bool take_least(const SizeGuard& g, Least& out) {
   const auto& [relation, a, b] = g;
+  bool more = false;
   const auto take = [&](Expr size, int64_t number) {
     int64_t& known = out[size];
+    more = more || number > known;
     known = std::max(known, number);
+    return more;
   };
   const bool not_zero = relation == Relation::kNotEqual && b.is_const(0);
   if (!not_zero && ((relation != Relation::kLess && relation != Relation::kLessEqual) || !a.is_const() || far_above(a)))
-    return;
+    return false;
   Expr e = not_zero ? a : b;
   int64_t number = not_zero ? 1 : a.value() + (relation == Relation::kLess ? 1 : 0);
   for (int depth = 0; depth < 4; ++depth) {
     const auto parts = e.operands();
     if (size_symbol_index(e)) return take(e, number);
-    if (not_zero && e.kind() != Kind::kMul) return;
+    if (not_zero && e.kind() != Kind::kMul) return false;
     if (e.kind() == Kind::kFloorDiv && parts[1].is_const() && parts[1].value() > 0) {
-      if (__builtin_mul_overflow(number, parts[1].value(), &number)) return;
+      if (__builtin_mul_overflow(number, parts[1].value(), &number)) return false;
       e = parts[0];
     } else if (e.kind() == Kind::kAdd && parts.back().is_const()) {
       number = number - parts.back().value();
@@ -398,23 +367,36 @@ void take_least(const SizeGuard& g, Least& out) {
       const auto sizes = parts.subspan(parts[0].is_const() ? 1 : 0);
       if (std::ranges::all_of(sizes, is_size))
         for (Expr size : sizes) take(size, 1);
-      return;
+      return more;
     } else {
-      return;
+      return false;
     }
   }
+  return false;
 }
 
 }  // namespace
 
 const Environment::Learned& Environment::learned() const {
-  if (learned_.guards == guards_.size() && learned_.solved == solved_.size()) return learned_;
-  learned_ = {.guards = guards_.size(), .solved = solved_.size()};
-  for (const AskedGuard& g : guards_) {
-    learned_.facts.push_back({g.guard.relation, canonical(g.guard.a), canonical(g.guard.b)});
-    take_least(g.guard, learned_.least);
+  Learned& l = *learned_;
+  if (l.guards == guards_.size() && l.solved == solved_.size()) return l;
+  for (auto& list : l.simplest) list.reset();
+  if (l.solved != solved_.size() || l.bounds != bounds_) {
+    l.solved = solved_.size();
+    l.bounds = bounds_;
+    l.guards = 0;
+    l.facts.clear();
+    l.presumed.clear();
+    l.least.clear();
+    l.canonical.clear();
+    ++l.changes;
   }
-  return learned_;
+  for (; l.guards < guards_.size(); ++l.guards) {
+    const SizeGuard& g = guards_[l.guards].guard;
+    l.facts.emplace_back(SizeGuard{g.relation, canonical(g.a), canonical(g.b)});
+    if (take_least(g, l.least) || g.relation == Relation::kEqual) ++l.changes;
+  }
+  return l;
 }
 
 // The same for sizes that are larger by what the guards say is their least.
@@ -432,40 +414,52 @@ std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
   if (const auto answer = proven(r, a, b)) return answer;
   if (far_above(a)) return std::nullopt;
   constexpr size_t kMostAnswers = 1 << 16;
-  const std::tuple question{r, static_cast<const void*>((a - b).node()), presuming};
-  const auto asked_before = learned().answers.find(question);
-  if (asked_before != learned_.answers.end()) return asked_before->second;
-  const std::optional<bool> answer = found_known(r, a, b);
-  if (learned_.answers.size() > kMostAnswers) learned_.answers.clear();
-  learned_.answers.emplace(question, answer);
-  return answer;
+  const Learned& now = learned();
+  if (learned_->answers.size() > kMostAnswers) learned_->answers.clear();
+  const auto [entry, fresh] = learned_->answers.try_emplace(Learned::Asked{r, a - b, presuming});
+  Learned::Answer& answer = entry->second;
+  if (!answer.is && (fresh || answer.changes != now.changes))
+    answer.is = found_known(r, a, b);
+  else if (!answer.is)
+    answer.is = by_facts(r, a, b, answer.facts);
+  answer.facts = now.facts.size();
+  answer.changes = now.changes;
+  return answer.is;
 }
 
 std::optional<bool> Environment::found_known(Relation r, Expr a, Expr b) const {
-  if (const auto answer = proven_of_larger(r, a - b, [this](Expr e) { return raised(e); })) return answer;
-  const std::vector<SizeGuard>& facts = learned().facts;
-  for (const SizeGuard& fact : facts)
-    if (const auto answer = by_fact(fact, r, a, b)) return answer;
+  const auto larger = [this](Expr e) { return raised(e); };
+  if (const auto answer = proven_of_larger(r, a - b, larger)) return answer;
   if (divides(a) || divides(b)) {
-    if (const auto answer = proven_unrounded(r, a - b, [this](Expr e) { return raised(e); })) return answer;
+    if (const auto answer = proven_unrounded(r, a - b, larger)) return answer;
     if (const auto answer = known_of_multiples(r, a, b)) return answer;
   }
-  if (!presuming) return std::nullopt;
-  if (const auto answer = proven_of_larger(r, a - b, presumed)) return answer;
-  if (least_over_loops(a - b) != a - b) return std::nullopt;
-  const Expr difference = presumed(a - b);
-  for (const SizeGuard& fact : facts)
-    if (const auto answer = by_fact({fact.relation, presumed(fact.a - fact.b), Expr(0)}, r, difference, Expr(0)))
-      return answer;
+  if (presuming)
+    if (const auto answer = proven_of_larger(r, a - b, presumed)) return answer;
+  return by_facts(r, a, b, 0);
+}
+
+// By one of the facts from the first on.
+std::optional<bool> Environment::by_facts(Relation r, Expr a, Expr b, size_t first) const {
+  const std::vector<PreparedFact>& facts = learned().facts;
+  Question question(r, a, b);
+  for (size_t i = first; i < facts.size(); ++i)
+    if (const auto answer = question.answer_by(facts[i])) return answer;
+  if (!presuming || least_over_loops(a - b) != a - b) return std::nullopt;
+  for (size_t i = learned_->presumed.size(); i < facts.size(); ++i)
+    learned_->presumed.emplace_back(SizeGuard{facts[i].guard().relation, presumed(facts[i].difference()), Expr(0)});
+  Question of_larger(r, presumed(a - b));
+  for (size_t i = first; i < facts.size(); ++i)
+    if (const auto answer = of_larger.answer_by(learned_->presumed[i])) return answer;
   return std::nullopt;
 }
 
 // By what the guards say of divisors.
 std::optional<bool> Environment::known_of_multiples(Relation r, Expr a, Expr b) const {
   std::vector<Remainder> zero;
-  for (const SizeGuard& fact : learned().facts)
-    if (fact.relation == Relation::kEqual)
-      if (const auto r = remainder_of(fact.a - fact.b)) zero.push_back(*r);
+  for (const PreparedFact& fact : learned().facts)
+    if (fact.guard().relation == Relation::kEqual)
+      if (const auto r = remainder_of(fact.difference())) zero.push_back(*r);
   std::vector<Remainder> left;
   collect_remainders(a, left);
   collect_remainders(b, left);
@@ -636,22 +630,28 @@ std::optional<int64_t> Environment::stated(Expr e) const {
   return std::nullopt;
 }
 
-std::vector<AskedGuard> Environment::canonical_guards(bool of_data) const {
-  std::vector<AskedGuard> out;
+const std::vector<AskedGuard>& Environment::canonical_guards(bool of_data) const {
+  learned();
+  std::optional<std::vector<AskedGuard>>& kept = learned_->simplest[of_data ? 1 : 0];
+  if (kept) return *kept;
+  struct Candidate {
+    AskedGuard asked;
+    PreparedFact fact;
+    Question question;
+  };
+  std::vector<Candidate> out;
   for (const auto& [g, where] : guards_) {
-    SizeGuard now{g.relation, canonical(g.a), canonical(g.b)};
+    const SizeGuard now{g.relation, canonical(g.a), canonical(g.b)};
     if ((has_data_size(now.a) || has_data_size(now.b)) && !of_data) continue;
     if (proven(now.relation, now.a, now.b) == true) continue;
-    const bool implied = std::any_of(out.begin(), out.end(), [&](const AskedGuard& other) {
-      return by_fact(other.guard, now.relation, now.a, now.b) == true;
-    });
-    if (implied) continue;
-    std::erase_if(out, [&](const AskedGuard& other) {
-      return by_fact(now, other.guard.relation, other.guard.a, other.guard.b) == true;
-    });
-    out.push_back({now, where});
+    Candidate c{{now, where}, PreparedFact(now), Question(now.relation, now.a, now.b)};
+    if (std::ranges::any_of(out, [&](const Candidate& o) { return c.question.answer_by(o.fact) == true; })) continue;
+    std::erase_if(out, [&](Candidate& o) { return o.question.answer_by(c.fact) == true; });
+    out.push_back(std::move(c));
   }
-  return out;
+  kept.emplace();
+  for (Candidate& c : out) kept->push_back(std::move(c.asked));
+  return *kept;
 }
 
 std::vector<AskedGuard> Environment::asked() const { return canonical_guards(false); }

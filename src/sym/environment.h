@@ -13,17 +13,18 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "sym/sym.h"
 
 namespace flashover::sym {
+
+class PreparedFact;  // implied.h
 
 // a < b and a <= b; the others are these with their sides exchanged.
 enum class Relation : uint8_t { kEqual, kNotEqual, kLess, kLessEqual };
@@ -72,7 +73,9 @@ struct BrokenPromise {
 
 class Environment {
  public:
-  Environment() = default;
+  Environment();
+  ~Environment();
+  Environment(Environment&&) noexcept;
   // Answers by these facts, and false where they do not tell: nothing is learned any more.
   static Environment assuming(std::vector<SizeGuard> facts);
   Expr add(int64_t now, const Promise& promise = {});  // the next symbol, for a size (size_symbol's range holds for it)
@@ -115,25 +118,20 @@ class Environment {
   std::function<void(const std::string&)> refuse;  // throws; unset: Declined is thrown
 
  private:
-  // What follows from the guards, as long as they stay these: questions come again and again.
-  struct Learned {
-    size_t guards = 0, solved = 0;                                                   // so many there were
-    std::vector<SizeGuard> facts;                                                    // the guards, canonical
-    std::unordered_map<Expr, int64_t> least;                                         // that they leave of sizes
-    std::map<std::tuple<Relation, const void*, bool>, std::optional<bool>> answers;  // by the difference
-  };
+  struct Learned;  // what follows from the guards
   const Learned& learned() const;
 
   std::string here() const { return line ? line() : ""; }
   std::optional<bool> known(Relation r, Expr a, Expr b) const;
   std::optional<bool> found_known(Relation r, Expr a, Expr b) const;
+  std::optional<bool> by_facts(Relation r, Expr a, Expr b, size_t first) const;
   Expr raised(Expr e) const;
   std::optional<bool> known_of_multiples(Relation r, Expr a, Expr b) const;
   bool holds_by_divisors(Expr a, Expr b);
   bool solve(Expr difference);
   bool is_large(Expr e) const;  // where all symbols are
   bool holds_usually(Relation r, Expr a, Expr b);
-  std::vector<AskedGuard> canonical_guards(bool of_data) const;
+  const std::vector<AskedGuard>& canonical_guards(bool of_data) const;
 
   std::vector<int64_t> now_;               // by symbol
   std::unordered_map<Expr, Expr> solved_;  // symbols that stand for something else; canonical
@@ -145,7 +143,7 @@ class Environment {
   std::vector<Fixed> fixed_;
   Fixing how_ = Fixing::kCompared;  // of what is fixed now
   bool assumes_ = false;
-  mutable Learned learned_;
+  mutable std::unique_ptr<Learned> learned_;
 };
 
 // While it lives, on its thread, known_eq and its kin (sym.h) ask the environment what they cannot prove.

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "sym/bounded.h"
+#include "sym/samples.h"
 
 namespace flashover::sym {
 
@@ -23,6 +24,9 @@ struct Node {
   std::string name;              // kVar
   const Node* extent = nullptr;  // kVar below an expression that is no constant
   std::vector<Expr> operands;
+  Samples samples{};
+  uint64_t variables = 0;                // a bit of each: what has none of a variable's does not mention it
+  bool size = false, data_size = false;  // a symbol of such a size is mentioned
 };
 
 namespace {
@@ -140,6 +144,7 @@ struct Interner {
   static void fill_const(Node& n, int64_t v) {
     n.value = n.hint = v;
     n.range = {v, v};
+    n.samples = samples_of_constant(v);
     n.hash = std::hash<int64_t>()(v) * 0x9E3779B97F4A7C15ull;
   }
   static Interner& get() {
@@ -158,6 +163,14 @@ struct Interner {
     std::lock_guard lock(mutex);
     auto it = set.find(&n);
     if (it != set.end()) return *it;
+    if (!n.operands.empty()) {
+      n.samples = samples_of_parts(n.kind, n.operands);
+      for (const Expr part : n.operands) {
+        n.variables |= part.node()->variables;
+        n.size = n.size || part.node()->size;
+        n.data_size = n.data_size || part.node()->data_size;
+      }
+    }
     nodes.push_back(std::move(n));
     set.insert(&nodes.back());
     return &nodes.back();
@@ -183,6 +196,11 @@ struct Interner {
       n.range = range;
       n.hint = hint;
       n.hash = std::hash<std::string_view>()(name);
+      n.samples = samples_of_variable(name, range);
+      n.variables = uint64_t{1} << n.hash % 64;
+      const std::optional<int> symbol = size_symbol_of_name(name);
+      n.size = symbol.has_value();
+      n.data_size = symbol && *symbol >= kMaxSizeSymbols;
       nodes.push_back(std::move(n));  // found once it is whole: either may have no memory
       it = variables.emplace(std::move(key), &nodes.back()).first;
     }
@@ -197,6 +215,7 @@ struct Interner {
     Node& n = const_cast<Node&>(*v.node());  // (ours, and nobody reads it without the lock before it is returned)
     FLASHOVER_CHECK(!n.extent || n.extent == extent.node())
         << "variable " << name << " was declared below another size";
+    if (!n.extent) n.samples = samples_below(n.samples, extent.node()->samples);
     n.extent = extent.node();
     any_sizes_.store(true, std::memory_order_relaxed);
     return v;
@@ -664,14 +683,9 @@ Expr size_symbol(int k) {
 std::optional<int> size_symbol_index(Expr e) {
   return e.kind() == Kind::kVar ? size_symbol_of_name(e.name()) : std::nullopt;
 }
-bool has_size_symbol(Expr e) {
-  if (e.kind() == Kind::kVar) return size_symbol_of_name(e.name()).has_value();
-  return std::ranges::any_of(e.operands(), has_size_symbol);
-}
-bool has_data_size(Expr e) {
-  if (e.kind() == Kind::kVar) return size_symbol_index(e).value_or(0) >= kMaxSizeSymbols;
-  return std::ranges::any_of(e.operands(), has_data_size);
-}
+bool has_size_symbol(Expr e) { return e.node()->size; }
+bool has_data_size(Expr e) { return e.node()->data_size; }
+const Samples& samples(Expr e) { return e.node()->samples; }
 void set_size_hint_for_test(int64_t hint) { Interner::get().size_hint = hint; }
 
 Expr operator+(Expr a, Expr b) {
@@ -814,10 +828,12 @@ std::optional<Expr> least_over_loops(Expr e) {
 
 bool proven_eq(Expr a, Expr b) {
   if (a == b) return true;
+  if (somewhere_apart(a, b)) return false;
   Range r = (a - b).range();
   return r.lo == 0 && r.hi == 0;
 }
 bool proven_ne(Expr a, Expr b) {
+  if (a == b || somewhere_equal(a, b)) return false;
   Expr d = a - b;
   if (at_least(d, 1) || d.range().hi < 0 || at_least(-d, 1)) return true;
   // every coefficient is a multiple of g and the constant is not
@@ -826,8 +842,8 @@ bool proven_ne(Expr a, Expr b) {
   for (const Term& t : s.terms) g = gcd_int(g, t.coef);
   return g > 1 && s.constant % g != 0;
 }
-bool proven_lt(Expr a, Expr b) { return at_least(b - a, 1); }
-bool proven_le(Expr a, Expr b) { return a == b || at_least(b - a, 0); }
+bool proven_lt(Expr a, Expr b) { return !somewhere_not_below(a, b) && at_least(b - a, 1); }
+bool proven_le(Expr a, Expr b) { return a == b || (!somewhere_above(a, b) && at_least(b - a, 0)); }
 
 Expr substitute(Expr e, const Bindings& bindings) {
   if (e.is_const()) return e;
@@ -900,6 +916,7 @@ void collect_vars(Expr e, std::vector<Expr>& out) {
 namespace {
 bool mentions(Expr e, Expr v) {
   if (e == v) return true;
+  if ((e.node()->variables & v.node()->variables) != v.node()->variables) return false;
   for (Expr o : e.operands())
     if (mentions(o, v)) return true;
   return false;

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "sym/bounded.h"
+#include "sym/samples.h"
 
 namespace flashover::sym {
 namespace {
@@ -257,6 +258,10 @@ TEST_P(Fuzz, AgreesWithPlainArithmetic) {
       ASSERT_LE(r.e.range().lo, got) << r.e.str();
       ASSERT_GE(r.e.range().hi, got) << r.e.str();
     }
+    for (size_t i = 0; i < kSamples; ++i) {
+      const int64_t there = evaluate(r.e, [&](Expr var) { return samples(var)[i]; });
+      ASSERT_EQ(samples(r.e)[i], there) << r.e.str() << " at place " << i;
+    }
     ASSERT_EQ(parse(r.e.str()), r.e) << r.e.str() << " vs " << parse(r.e.str()).str();
     Expr replaced = substitute(r.e, [&](Expr v) { return std::optional(Expr(assignment[0].at(v.node()))); });
     ASSERT_EQ(replaced, Expr(r.values[0])) << r.e.str();
@@ -275,6 +280,29 @@ TEST(Sym, QuotientsOfMultiplesAreMultipliedOut) {
   EXPECT_EQ(Expr(7) * floordiv(padded, Expr(7)), padded);
   EXPECT_EQ(Expr(14) * t * floordiv(padded, Expr(7)), Expr(2) * t * padded);
   EXPECT_FALSE(Expr(7) * floordiv(s, Expr(7)) == s);
+}
+
+TEST(Sym, PlacesAreWithinTheRanges) {
+  const Expr s = size_symbol(0), i = var_below("place.s0", s), digit = var("place.digit", {-3, 6}, 0);
+  for (size_t k = 0; k < kSamples; ++k) {
+    EXPECT_GE(samples(s)[k], 0);
+    EXPECT_GE(samples(digit)[k], -3);
+    EXPECT_LE(samples(digit)[k], 6);
+    if (samples(s)[k] == 0)
+      EXPECT_EQ(samples(i)[k], kNoSample) << "no loop runs there";
+    else
+      EXPECT_LT(samples(i)[k], samples(s)[k]);
+  }
+  EXPECT_TRUE(somewhere_above(s, Expr(100)));
+  EXPECT_TRUE(somewhere_equal(s, 2 * s)) << "where it is 0";
+  EXPECT_FALSE(somewhere_apart(s * 2, s + s));
+  EXPECT_FALSE(somewhere_not_below(i, s));
+}
+
+TEST(Sym, WhatOverflowsOrDividesByZeroShowsNothing) {
+  const Expr s = size_symbol(0), large = s * s * s * s * s * s;
+  EXPECT_EQ(samples(large)[3] == kNoSample || samples(large)[4] == kNoSample, true);
+  EXPECT_EQ(samples(floordiv(Expr(7), s))[0], kNoSample);
 }
 
 TEST(Sym, WholeQuotients) {
