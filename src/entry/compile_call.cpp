@@ -636,7 +636,10 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
   auto entry = std::make_shared<Entry>();
   entry->serial = made++;
   entry->started = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  if (request.refuted) entry->refuted = *request.refuted;
+  if (request.refuted)
+    entry->refuted = *request.refuted;
+  else if (request.likely_refuted)
+    entry->likely_refuted = *request.likely_refuted;
   entry->again = std::move(again);
   Attempt a{settings, *entry, entry};
   Clock clock;

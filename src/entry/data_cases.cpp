@@ -46,6 +46,13 @@ Recompile DataCase::why() const {
   return out;
 }
 
+const std::set<std::string>* case_of_late(const std::vector<EntryPtr>& entries) {
+  const auto serves = [](const EntryPtr& e) { return e->kind == Entry::Kind::kCompiled; };
+  const auto last = std::ranges::find_if(entries, serves);
+  if (last == entries.end()) return nullptr;
+  return &((*last)->refuted.empty() ? (*last)->likely_refuted : (*last)->refuted);
+}
+
 void note_unexpected(const EntryPtr& ran, std::vector<EntryPtr>& entries, bool& may_assume) {
   constexpr uint64_t kFew = 2, kOneOf = 8;  // such a call is done twice; a break costs less than a fourth of a call
   ++ran->unexpected;

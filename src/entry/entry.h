@@ -70,6 +70,7 @@ struct Entry {
   // made for had been found to be otherwise than other versions take it.
   std::vector<std::pair<std::string, bool>> takes;
   std::set<std::string> refuted;
+  std::set<std::string> likely_refuted;  // the same of a version that served calls before it was made
   bool assumes = false;        // it would have breaks where it takes such things for granted (frame::Capture::assumes)
   uint64_t unexpected = 0;     // calls that were otherwise than it takes for granted
   std::string static_because;  // why sizes that were to be symbols are numbers after all

@@ -325,7 +325,10 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
     };
   session.data_sizes = speculation.data_sizes;
   sym::may_be_found() = speculation.data_values;
-  if (request.refuted != nullptr) session.sizes().refuted = *request.refuted;
+  if (request.refuted != nullptr)
+    session.sizes().refuted = *request.refuted;
+  else if (request.likely_refuted != nullptr)
+    session.sizes().refuted = *request.likely_refuted;
   in.recorder.numbers.takes_the_usual_way = speculation.usual_answers;
   in.recorder.numbers.elements = speculation.elements;
   in.recorder.numbers.ints_are_sizes = request.varying_sizes != nullptr && !request.varying_sizes->marked_only;

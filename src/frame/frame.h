@@ -201,6 +201,8 @@ struct CaptureRequest {
   const VaryingSizes* varying_sizes = nullptr;
   // What versions took for granted of sizes that follow from data, and is not so in this call. Null: nothing.
   const std::set<std::string>* refuted = nullptr;
+  // The same of other calls: it is likely so again. Null: nothing.
+  const std::set<std::string>* likely_refuted = nullptr;
   // Paths of modules, and of classes made in functions, that were seen to be other ones in each call.
   const std::unordered_set<std::string>* per_call_paths = nullptr;
 };
