@@ -46,11 +46,14 @@ Recompile DataCase::why() const {
   return out;
 }
 
-const std::set<std::string>* case_of_late(const std::vector<EntryPtr>& entries) {
+std::set<std::string> case_of_late(const std::vector<EntryPtr>& entries) {
   const auto serves = [](const EntryPtr& e) { return e->kind == Entry::Kind::kCompiled; };
   const auto last = std::ranges::find_if(entries, serves);
-  if (last == entries.end()) return nullptr;
-  return &((*last)->refuted.empty() ? (*last)->likely_refuted : (*last)->refuted);
+  std::set<std::string> out;
+  if (last == entries.end()) return out;
+  for (const std::string& fact : (*last)->refuted.empty() ? (*last)->likely_refuted : (*last)->refuted)
+    if (fact.find(" == ") == std::string::npos) out.insert(fact);
+  return out;
 }
 
 void note_unexpected(const EntryPtr& ran, std::vector<EntryPtr>& entries, bool& may_assume) {

@@ -37,8 +37,8 @@ class DataCase {
   std::vector<std::string> failed_;  // by entry of ran_
 };
 
-// What the version that serves calls now takes to be otherwise than the usual case. Null: nothing, or there is none.
-const std::set<std::string>* case_of_late(const std::vector<EntryPtr>& entries);
+// What the version that serves calls now takes to be otherwise than the usual case, but for numbers of its one call.
+std::set<std::string> case_of_late(const std::vector<EntryPtr>& entries);
 
 // A call of `ran` was otherwise than that takes for granted. Where this comes too often, what may break at questions
 // about such sizes is to break there: versions that answer them leave `entries`, and may_assume is false from then on.

@@ -190,7 +190,8 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings, last);
       frame::CaptureRequest request = request_of(c, bound, sizes);
       request.first = same.empty();
-      request.likely_refuted = case_of_late(same);
+      const std::set<std::string> likely = case_of_late(same);
+      if (request.may_break) request.likely_refuted = &likely;  // (else a wrong guess would be an error)
       Settings settings = s.settings;
       const bool by_operators = stance == Stance::kAotEagerThenCompile && s.calls == 1;
       if (by_operators) settings.backend = "eager", settings.custom = nullptr;

@@ -325,6 +325,8 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
     };
   session.data_sizes = speculation.data_sizes;
   sym::may_be_found() = speculation.data_values;
+  session.sizes().opens =
+      request.varying_sizes != nullptr && request.varying_sizes->few && !request.varying_sizes->marked_only;
   if (request.refuted != nullptr)
     session.sizes().refuted = *request.refuted;
   else if (request.likely_refuted != nullptr)
@@ -626,7 +628,7 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
       out.data_sizes = session->sizes().data_sizes() > 0;
       out.assumes = in.recorder.numbers.answered_usually && request.may_break;
       PyErr_Clear();
-      out.larger_than_call = in.recorder.larger_than_call;
+      out.larger_than_call = in.recorder.larger_than_call || !session->sizes().opened().empty();
       out.took_narrowed_inputs = !in.narrowed_inputs.empty() || !out.narrowed_inputs.empty();
       if (out.declined && in.first_call) {
         try {  // (it throws where a transform is entered)

@@ -65,12 +65,35 @@ thread_local bool layout_only = false;
 thread_local bool presuming = false;
 
 // The same for symbols that are larger by what they are presumed to be larger.
-Expr presumed(Expr e) {
+Expr presumed_large(Expr e, const Environment::Steps& steps) {
   if (e.is_const()) return e;
-  return substitute(e, [](Expr variable) -> std::optional<Expr> {
-    if (!size_symbol_index(variable) || has_data_size(variable)) return std::nullopt;
-    return variable + Expr(kLeastPresumed - kSizeSymbolRange.lo);
+  return substitute(e, [&](Expr variable) -> std::optional<Expr> {
+    const std::optional<int> symbol = size_symbol_index(variable);
+    if (!symbol || has_data_size(variable)) return std::nullopt;
+    const auto known = steps.find(*symbol);
+    return variable + Expr((known == steps.end() ? kLeastPresumed : *known->second.rbegin()) - kSizeSymbolRange.lo);
   });
+}
+
+// Whether it is nowhere less for a larger number in the place of its variables.
+bool grows(Expr e) {
+  const auto parts = e.operands();
+  switch (e.kind()) {
+    case Kind::kConst:
+    case Kind::kVar:
+      return true;
+    case Kind::kAdd:
+    case Kind::kMin:
+    case Kind::kMax:
+      return std::ranges::all_of(parts, grows);
+    case Kind::kMul:
+      return parts.size() == 2 && parts[0].is_const() && parts[0].value() > 0 && grows(parts[1]);
+    case Kind::kFloorDiv:
+      return parts[1].is_const() && parts[1].value() > 0 && grows(parts[0]);
+    case Kind::kMod:
+      return false;
+  }
+  return false;
 }
 
 // How difference and 0 stand where sizes are replaced by larger ones. Loops over the sizes go first, since they are
@@ -143,7 +166,8 @@ std::optional<bool> proven_unrounded(Relation r, Expr difference, const std::fun
 
 bool proven_or_presumed(Relation r, Expr a, Expr b) {
   if (proven(r, a, b) == true) return true;
-  return presuming && !far_above(a) && !far_above(b) && proven_of_larger(r, a - b, presumed) == true;
+  const auto larger = [](Expr e) { return presumed_large(e, {}); };
+  return presuming && !far_above(a) && !far_above(b) && proven_of_larger(r, a - b, larger) == true;
 }
 
 bool divides(Expr e) {
@@ -246,8 +270,9 @@ std::string str(const SizeGuard& g) {
   return g.a.str() + kSigns[static_cast<size_t>(g.relation)] + g.b.str();
 }
 
-Environment Environment::assuming(std::vector<SizeGuard> facts) {
+Environment Environment::assuming(std::vector<SizeGuard> facts, Steps steps) {
   Environment out;
+  out.steps_ = std::move(steps);
   for (SizeGuard& fact : facts) out.guards_.push_back({std::move(fact), ""});
   out.assumes_ = true;
   return out;
@@ -435,7 +460,7 @@ std::optional<bool> Environment::found_known(Relation r, Expr a, Expr b) const {
     if (const auto answer = known_of_multiples(r, a, b)) return answer;
   }
   if (presuming)
-    if (const auto answer = proven_of_larger(r, a - b, presumed)) return answer;
+    if (const auto answer = proven_of_larger(r, a - b, [this](Expr e) { return presumed(e); })) return answer;
   return by_facts(r, a, b, 0);
 }
 
@@ -490,8 +515,33 @@ bool Environment::is_large(Expr e) const {
 Expr Environment::settled(Expr e) {
   e = canonical(e);
   if (e.is_const() || size_symbol_index(e) || has_data_size(e)) return e;
-  const int64_t least = is_large(e) ? kSizeSymbolRange.lo : kLeastPresumed;
+  int64_t least = kSizeSymbolRange.lo;
+  if (!is_large(e)) least = opens && now(e) == 1 && open(e) ? 1 : kLeastPresumed;
   return holds(Relation::kLessEqual, Expr(least), e) ? canonical(e) : Expr(specialize(e));
+}
+
+Expr Environment::presumed(Expr e) const { return presumed_large(e, steps_); }
+
+// From where on its only symbol makes more than one element of it.
+bool Environment::open(Expr e) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  std::vector<Expr> variables;
+  collect_vars(e, variables);
+  const std::optional<int> symbol = variables.size() == 1 ? size_symbol_index(variables[0]) : std::nullopt;
+  if (!symbol || has_data_size(e) || !grows(e)) return false;
+  const auto is_more = [&](int64_t size) { return evaluate(e, [size](Expr) { return size; }) > 1; };
+  int64_t below = now(variables[0]), from = std::max<int64_t>(2 * below, kLeastPresumed);
+  while (from < kMost && !is_more(from)) from *= 2;
+  if (!is_more(from)) return false;
+  while (from - below > 1) {
+    const int64_t middle = below + (from - below) / 2;
+    (is_more(middle) ? from : below) = middle;
+  }
+  if (from > kLeastPresumed) steps_[*symbol].insert(from);
+  opened_.push_back(e);
+  learned_->presumed.clear();
+  ++learned_->changes;
+  return true;
 }
 
 // difference == 0: a symbol with the coefficient 1 or -1 that is in no other term stands for the rest; the last one

@@ -13,6 +13,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -76,8 +77,10 @@ class Environment {
   Environment();
   ~Environment();
   Environment(Environment&&) noexcept;
+  // Where a symbol grows to these numbers, sizes of one element that operators make of it get more. By index.
+  using Steps = std::map<int, std::set<int64_t>>;
   // Answers by these facts, and false where they do not tell: nothing is learned any more.
-  static Environment assuming(std::vector<SizeGuard> facts);
+  static Environment assuming(std::vector<SizeGuard> facts, Steps steps = {});
   Expr add(int64_t now, const Promise& promise = {});  // the next symbol, for a size (size_symbol's range holds for it)
   Expr add_data_size();                                // the next symbol of a size that follows from data
   void know(SizeGuard fact);                           // that holds in each call
@@ -98,8 +101,11 @@ class Environment {
   int64_t specialize(Expr e, Fixing how = Fixing::kOperator);  // its value now, which is a guard from now on
   std::optional<int64_t> stated(Expr e) const;                 // the number that a fact says it is
   // A size that an operator made. It has elements, and more than one wherever all symbols are kLeastPresumed or more;
-  // else it is guarded to be so, or is its value now.
+  // else it is guarded to be so, or is its value now. (`opens`: or it is presumed to be so.)
   Expr settled(Expr e);
+  const Steps& steps() const { return steps_; }
+  int64_t least(Expr e) const { return raised(e).range().lo; }  // that the guards leave of it, as far as is seen
+  const std::vector<Expr>& opened() const { return opened_; }   // what is presumed to have more than one element
   void require(SizeGuard guard, std::string where) { guards_.push_back({std::move(guard), std::move(where)}); }
   std::vector<SizeGuard> guards() const;
   std::vector<AskedGuard> asked() const;  // the same, with their lines
@@ -112,6 +118,9 @@ class Environment {
   int data_sizes() const { return data_sizes_; }
 
   std::function<std::string()> line;  // of the program, where the trace is now; may be unset
+  // Where an operator makes one element of a symbol, that is recorded as for more. Whoever records looks whether it is
+  // the same, and asks for more where it is not (trace/small_sizes.cpp).
+  bool opens = false;
   // A check of it, with its words, becomes part of the program.
   std::function<void(const SizeGuard&, std::string)> assume;
   std::set<std::string> refuted;                   // facts, in such words, that are not so
@@ -130,6 +139,8 @@ class Environment {
   bool holds_by_divisors(Expr a, Expr b);
   bool solve(Expr difference);
   bool is_large(Expr e) const;  // where all symbols are
+  bool open(Expr e);
+  Expr presumed(Expr e) const;
   bool holds_usually(Relation r, Expr a, Expr b);
   const std::vector<AskedGuard>& canonical_guards(bool of_data) const;
 
@@ -142,6 +153,8 @@ class Environment {
   int data_sizes_ = 0;
   std::vector<Fixed> fixed_;
   Fixing how_ = Fixing::kCompared;  // of what is fixed now
+  Steps steps_;
+  std::vector<Expr> opened_;
   bool assumes_ = false;
   mutable std::unique_ptr<Learned> learned_;
 };
@@ -191,8 +204,8 @@ std::optional<int64_t> number_of(Expr e);
 // While it lives, on its thread, known_eq and its kin prove by these facts, too.
 class AssumeScope {
  public:
-  explicit AssumeScope(std::vector<SizeGuard> facts)
-      : environment_(Environment::assuming(std::move(facts))), scope_(&environment_) {}
+  explicit AssumeScope(std::vector<SizeGuard> facts, Environment::Steps steps = {})
+      : environment_(Environment::assuming(std::move(facts), std::move(steps))), scope_(&environment_) {}
 
  private:
   Environment environment_;

@@ -357,6 +357,32 @@ TEST(Environment, EqualitiesThatDivisorsGiveAreAskedForAsDivisors) {
   EXPECT_FALSE(sizes.follows(Relation::kEqual, mod(h, Expr(8)), Expr(0)));
 }
 
+// One row of a small image's last level is recorded as several: from which size on there are several is noted.
+TEST(Environment, OneElementThatAnOperatorMakesMayBeOpened) {
+  Environment sizes;
+  sizes.opens = true;
+  const Expr h = sizes.add(100), level = floordiv(floordiv(h + 31, Expr(32)) + 3, Expr(4));
+  EXPECT_EQ(sizes.settled(floordiv(h + 31, Expr(32))), floordiv(h + 31, Expr(32)));
+  EXPECT_EQ(texts(sizes), std::vector<std::string>{"33 <= s0"}) << "4 rows, of which nothing is opened";
+  EXPECT_EQ(sizes.settled(level), level);
+  EXPECT_EQ(texts(sizes), std::vector<std::string>{"33 <= s0"});
+  EXPECT_EQ(sizes.steps(), (Environment::Steps{{0, {129}}}));
+  EXPECT_EQ(sizes.opened(), std::vector<Expr>{level});
+  EXPECT_FALSE(sizes.follows(kLessEqual, Expr(2), level)) << "it is one in this call";
+  const PresumeScope presume;
+  EXPECT_TRUE(sizes.follows(kLessEqual, Expr(2), level));
+}
+
+TEST(Environment, WhatDoesNotGrowWithOneSizeIsNotOpened) {
+  Environment sizes;
+  sizes.opens = true;
+  const Expr a = sizes.add(3), b = sizes.add(5), c = sizes.add(5);
+  EXPECT_EQ(sizes.settled(floordiv(a, 2)), floordiv(a, 2));
+  EXPECT_EQ(sizes.settled(mod(a, 2)), Expr(1));
+  EXPECT_EQ(sizes.settled(c - b + 1), Expr(1));
+  EXPECT_EQ(sizes.steps(), (Environment::Steps{{0, {4}}}));
+}
+
 // Products and quotients are bounds of sizes in other words: the first question answers the others.
 TEST(Environment, GuardsAreInTheSimplestWords) {
   Environment sizes;

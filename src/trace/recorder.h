@@ -161,7 +161,7 @@ class Recorder final : public Session {
   void settle(TensorType& type) const;
   void substitute_sizes();
   void admit_small_sizes();  // small_sizes.cpp
-  std::optional<int64_t> first_difference(const std::vector<std::pair<sym::Expr, int64_t>>& small) const;
+  std::optional<int64_t> first_difference(const std::vector<std::pair<sym::Expr, sym::Expr>>& small) const;
   // What the rule of the operator says, and the types of what it writes.
   static bool apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs);
   friend class SmallReplay;

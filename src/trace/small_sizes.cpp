@@ -4,7 +4,8 @@
 // out in other ways, and operators raise that need elements. Behind the trace the rules are asked again with zeros and
 // ones in the place of symbols, from the inputs on. Where all results have the types that the graph says for these
 // sizes, calls with them are served; else a guard leaves them out, with the line of the operator that gives something
-// else.
+// else. So it is with what operators make one element of (the last levels of a pyramid, of a small image): it is
+// recorded as for more (Environment::opens).
 #include <algorithm>
 #include <optional>
 
@@ -21,13 +22,14 @@ using sym::Expr;
 
 constexpr size_t kMostSymbols = 4;  // that are tried: each choice of them is a walk over the graph
 constexpr size_t kMostMixed = 2;    // of so many also some as zeros and others as ones
+constexpr size_t kMostChoices = 256;
 
-// Symbols with the numbers that they are.
-using Small = std::vector<std::pair<Expr, int64_t>>;
+// Symbols with what they are: a number, or one of a few.
+using Small = std::vector<std::pair<Expr, Expr>>;
 
 std::optional<Expr> number_in(Expr symbol, const Small& small) {
   for (const auto& [known, number] : small)
-    if (known == symbol) return Expr(number);
+    if (known == symbol) return number;
   return std::nullopt;
 }
 
@@ -100,7 +102,8 @@ class SmallReplay {
         graph_(recorder.graph_),
         small_(std::move(small)),
         types_(graph_.values.size()),
-        changed_(graph_.values.size()) {}
+        changed_(graph_.values.size()),
+        elsewhere_(graph_.values.size()) {}
 
   // kNone: all is as recorded. Else the first node whose result is not; kResult: of no node.
   static constexpr int64_t kNone = -1, kResult = -2;
@@ -146,15 +149,18 @@ class SmallReplay {
       return (same || !meets_none(n) || is_served_empty(n)) && as_recorded(n);
     std::vector<TensorType> types;
     if (!ask(*rule->second, args, types_, types) || types.size() != n.outs.size()) return false;
-    if (const auto copy = n.outs.empty() ? recorder_.copies_.end() : recorder_.copies_.find(n.outs[0]);
-        copy != recorder_.copies_.end() && !as_view(n, copy->second.first, with(copy->second.second, small_), types[0]))
-      return false;
+    const auto copy = n.outs.empty() ? recorder_.copies_.end() : recorder_.copies_.find(n.outs[0]);
+    const bool copies = copy != recorder_.copies_.end();
+    if (copies && !as_view(n, copy->second.first, with(copy->second.second, small_), types[0])) return false;
+    const bool may_move = copies || views_elsewhere(n);
     for (size_t i = 0; i < types.size(); ++i) {
       if (n.outs[i] == kNoValue) continue;
-      if (!same_places(types[i], recorded(n.outs[i])) &&
-          !(recorder_.is_inner(n.outs[i]) && same_elements(types[i], recorded(n.outs[i])) &&
-            keeps(n, *rule->second, args)))
-        return false;
+      if (!same_places(types[i], recorded(n.outs[i]))) {
+        if (!(may_move || recorder_.is_inner(n.outs[i])) || !same_elements(types[i], recorded(n.outs[i])) ||
+            !keeps(n, *rule->second, args))
+          return false;
+        elsewhere_[static_cast<size_t>(n.outs[i])] = may_move;
+      }
       if (!take(n.outs[i], std::move(types[i]))) return false;
     }
     return true;
@@ -200,6 +206,12 @@ class SmallReplay {
     return !noticed;
   }
 
+  // Of a copy that eager makes none of: the graph looks at the copy.
+  bool views_elsewhere(const graph::Node& n) const {
+    const Ref* of = n.op->kind == ops::OpKind::kView && !n.args.empty() ? std::get_if<Ref>(&n.args[0]) : nullptr;
+    return of && of->id != kNoValue && elsewhere_[static_cast<size_t>(of->id)] != 0;
+  }
+
   // Elements are told by where they lie, not by their indices.
   static bool looks_at_memory(const graph::Node& n) { return n.op->name.find("as_strided") != std::string::npos; }
 
@@ -241,36 +253,77 @@ class SmallReplay {
   const Small small_;
   std::vector<TensorType> types_;     // by value
   std::vector<char> changed_;         // what is not as for other sizes
+  std::vector<char> elsewhere_;       // what lies where a copy was not made, and in the graph where it was
   std::vector<TensorType> recorded_;  // by value, of those that keeps() met; empty: of none
 };
 
 namespace {
 
-// Which of some symbols are 0, and which 1: a bit each.
-struct Choice {
-  unsigned zeros = 0, ones = 0;
-  int count() const { return std::popcount(zeros | ones); }
-  bool mixed() const { return zeros != 0 && ones != 0; }
-  bool operator==(const Choice&) const = default;
-  bool within(const Choice& other) const { return (zeros & other.zeros) == zeros && (ones & other.ones) == ones; }
+// What a symbol is where it is small: these are alternatives to what was recorded.
+struct Alternative {
+  enum class Kind : uint8_t { kZero, kOne, kRange } kind = Kind::kZero;
+  int64_t least = 0, most = 0;
+  Expr stands_for(Expr symbol) const {
+    if (least == most) return Expr(least);
+    const std::string name = std::string(symbol.name()) + "-" + std::to_string(least) + "<" + std::to_string(most);
+    return Expr(least) + sym::var(name, {0, most - least}, 0);
+  }
+};
+struct Candidate {
+  Expr symbol;
+  std::vector<Alternative> alternatives;
 };
 
+// By candidate, which of its alternatives it is: one more than its index, or 0: none.
+struct Choice {
+  std::vector<uint8_t> of;
+  size_t count() const { return of.size() - static_cast<size_t>(std::ranges::count(of, uint8_t{0})); }
+  bool within(const Choice& other) const {
+    for (size_t i = 0; i < of.size(); ++i)
+      if (of[i] != 0 && of[i] != other.of[i]) return false;
+    return true;
+  }
+};
+using Candidates = std::vector<Candidate>;
+
+bool has_zero(const Candidate& c) {
+  return std::ranges::any_of(c.alternatives, [](const Alternative& a) { return a.kind == Alternative::Kind::kZero; });
+}
+bool all_may_be_mixed(const Candidates& candidates) {
+  return static_cast<size_t>(std::ranges::count_if(candidates, has_zero)) <= kMostMixed;
+}
+
+const Alternative* chosen(const Candidates& candidates, const Choice& c, size_t i) {
+  return c.of[i] == 0 ? nullptr : &candidates[i].alternatives[c.of[i] - 1u];
+}
+bool any_of_kind(const Candidates& candidates, const Choice& c, Alternative::Kind kind) {
+  for (size_t i = 0; i < c.of.size(); ++i)
+    if (const Alternative* a = chosen(candidates, c, i); a && a->kind == kind) return true;
+  return false;
+}
+bool is_mixed(const Candidates& candidates, const Choice& c) {
+  return any_of_kind(candidates, c, Alternative::Kind::kZero) && any_of_kind(candidates, c, Alternative::Kind::kOne);
+}
+
 // Small ones first.
-std::vector<Choice> choices_of(size_t symbols) {
+std::vector<Choice> choices_of(const Candidates& candidates) {
+  const bool mixed = all_may_be_mixed(candidates);
   std::vector<Choice> out;
-  const unsigned end = 1u << symbols;
-  for (unsigned zeros = 0; zeros < end; ++zeros)
-    for (unsigned ones = 0; ones < end; ++ones)
-      if (const Choice c{zeros, ones}; c.count() > 0 && (zeros & ones) == 0 && (!c.mixed() || symbols <= kMostMixed))
-        out.push_back(c);
+  for (Choice c{std::vector<uint8_t>(candidates.size())};;) {
+    size_t i = 0;
+    while (i < c.of.size() && ++c.of[i] > candidates[i].alternatives.size()) c.of[i++] = 0;
+    if (i == c.of.size()) break;
+    if (mixed || !is_mixed(candidates, c)) out.push_back(c);
+  }
   std::ranges::stable_sort(out, {}, &Choice::count);
   return out;
 }
 
-Small small_of(const Choice& c, const std::vector<Expr>& symbols) {
+Small small_of(const Choice& c, const Candidates& candidates) {
   Small out;
-  for (size_t i = 0; i < symbols.size(); ++i)
-    if ((c.zeros | c.ones) >> i & 1) out.emplace_back(symbols[i], c.ones >> i & 1);
+  for (size_t i = 0; i < candidates.size(); ++i)
+    if (const Alternative* a = chosen(candidates, c, i))
+      out.emplace_back(candidates[i].symbol, a->stands_for(candidates[i].symbol));
   return out;
 }
 
@@ -278,22 +331,44 @@ Small small_of(const Choice& c, const std::vector<Expr>& symbols) {
 Expr distance_from_one(Expr size) { return sym::max(size - 1, 1 - size); }
 
 // It does not hold where the symbols are as chosen.
-sym::SizeGuard all_but(const Choice& c, const std::vector<Expr>& symbols) {
-  Expr largest = 0;
-  for (const auto& [symbol, number] : small_of(c, symbols))
-    largest = sym::max(largest, c.mixed() && number == 1 ? distance_from_one(symbol) : symbol);
-  return {sym::Relation::kLessEqual, Expr(c.zeros == 0 ? sym::kLeastPresumed : 1), largest};
+sym::SizeGuard all_but(const Choice& c, const Candidates& candidates) {
+  using Kind = Alternative::Kind;
+  const bool zeros = any_of_kind(candidates, c, Kind::kZero), ranges = any_of_kind(candidates, c, Kind::kRange);
+  const bool ones = any_of_kind(candidates, c, Kind::kOne);
+  if (ranges && c.count() == 1)
+    for (size_t i = 0; i < candidates.size(); ++i)
+      if (const Alternative* a = chosen(candidates, c, i))
+        return {sym::Relation::kLessEqual, Expr(a->most + 1), candidates[i].symbol};
+  const bool by_one = ones && !zeros && !ranges;  // 2 or more, all of them
+  std::optional<Expr> largest;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Alternative* a = chosen(candidates, c, i);
+    if (!a) continue;
+    const Expr symbol = candidates[i].symbol;
+    const Expr beside = a->kind == Kind::kRange            ? symbol - Expr(a->most)
+                        : a->kind == Kind::kOne && !by_one ? distance_from_one(symbol)
+                                                           : symbol;
+    largest = largest ? sym::max(*largest, beside) : beside;
+  }
+  return {sym::Relation::kLessEqual, Expr(by_one ? sym::kLeastPresumed : 1), *largest};
 }
 
 // No zero beside a one, among symbols that may be either.
-std::optional<sym::SizeGuard> unmixed(const std::vector<Choice>& refused, const std::vector<Expr>& symbols) {
-  const auto may_be = [&](const Choice& c) { return std::ranges::find(refused, c) == refused.end(); };
+std::optional<sym::SizeGuard> unmixed(const std::vector<Choice>& refused, const Candidates& candidates) {
+  const auto may_be = [&](size_t i, Alternative::Kind kind) {
+    if (!has_zero(candidates[i])) return false;
+    const auto is_alone = [&](const Choice& c) {
+      const Alternative* a = chosen(candidates, c, i);
+      return c.count() == 1 && a && a->kind == kind;
+    };
+    return std::ranges::none_of(refused, is_alone);
+  };
   std::optional<Expr> least, nearest;
-  for (size_t i = 0; i < symbols.size(); ++i) {
-    const unsigned bit = 1u << i;
-    if (may_be({bit, 0})) least = least ? sym::min(*least, symbols[i]) : symbols[i];
-    if (may_be({0, bit})) {
-      const Expr far = distance_from_one(symbols[i]);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Expr symbol = candidates[i].symbol;
+    if (may_be(i, Alternative::Kind::kZero)) least = least ? sym::min(*least, symbol) : symbol;
+    if (may_be(i, Alternative::Kind::kOne)) {
+      const Expr far = distance_from_one(symbol);
       nearest = nearest ? sym::min(*nearest, far) : far;
     }
   }
@@ -301,15 +376,59 @@ std::optional<sym::SizeGuard> unmixed(const std::vector<Choice>& refused, const 
   return sym::SizeGuard{sym::Relation::kLessEqual, Expr(1), sym::max(*least, *nearest)};
 }
 
+// Numbers from 2 on, up to where what operators made of the symbol is as it was recorded.
+std::vector<Alternative> ranges_of(Expr symbol, const sym::Environment& sizes) {
+  std::vector<Alternative> out;
+  const auto known = sizes.steps().find(*sym::size_symbol_index(symbol));
+  if (known == sizes.steps().end()) return out;
+  int64_t least = std::max(sym::kLeastPresumed, sizes.least(symbol));
+  for (int64_t next : known->second) {
+    if (next > least) out.push_back({Alternative::Kind::kRange, least, next - 1});
+    least = std::max(least, next);
+  }
+  return out;
+}
+
+// What may be small: of the first symbols zeros and ones, of all what operators made of them.
+Candidates candidates_of(sym::Environment& sizes) {
+  Candidates out;
+  size_t tried = 0;
+  for (size_t k = 0; k < sizes.count(); ++k) {
+    const Expr s = sym::size_symbol(static_cast<int>(k));
+    if (!(sizes.canonical(s) == s)) continue;
+    Candidate c{s, ranges_of(s, sizes)};
+    if (++tried <= kMostSymbols)
+      c.alternatives.insert(c.alternatives.begin(),
+                            {{Alternative::Kind::kZero, 0, 0}, {Alternative::Kind::kOne, 1, 1}});
+    else
+      sizes.require({sym::Relation::kLessEqual, Expr(sym::kLeastPresumed), s}, "");
+    if (!c.alternatives.empty()) out.push_back(std::move(c));
+  }
+  return out;
+}
+
+bool is_never(const sym::SizeGuard& g) {
+  switch (g.relation) {
+    case sym::Relation::kEqual:
+      return sym::proven_ne(g.a, g.b);
+    case sym::Relation::kNotEqual:
+      return sym::proven_eq(g.a, g.b);
+    case sym::Relation::kLess:
+      return sym::proven_le(g.b, g.a);
+    case sym::Relation::kLessEqual:
+      return sym::proven_lt(g.b, g.a);
+  }
+  return false;
+}
+
 // The guards with numbers in the place of symbols; nullopt: these cannot be so together.
 std::optional<std::vector<sym::SizeGuard>> facts_with(const std::vector<sym::SizeGuard>& guards, const Small& small) {
   std::vector<sym::SizeGuard> facts;
   for (const sym::SizeGuard& g : guards) {
     const sym::SizeGuard now{g.relation, with(g.a, small), with(g.b, small)};
-    if (!now.a.is_const() || !now.b.is_const())
-      facts.push_back(now);
-    else if (!sym::satisfied(now.relation, now.a.value(), now.b.value()))
-      return std::nullopt;
+    const bool is_known = now.a.is_const() && now.b.is_const();
+    if (is_known ? !sym::satisfied(now.relation, now.a.value(), now.b.value()) : is_never(now)) return std::nullopt;
+    if (!is_known) facts.push_back(now);
   }
   return facts;
 }
@@ -352,11 +471,11 @@ bool Recorder::can_view(const at::Tensor& t, const Sizes& sizes) const {
 }
 
 // As SmallReplay's; nullopt: the symbols are never so together.
-std::optional<int64_t> Recorder::first_difference(const std::vector<std::pair<Expr, int64_t>>& small) const {
+std::optional<int64_t> Recorder::first_difference(const std::vector<std::pair<Expr, Expr>>& small) const {
   try {
     const auto facts = facts_with(sizes_->facts(), small);
     if (!facts) return std::nullopt;
-    const sym::AssumeScope assume(*facts);
+    const sym::AssumeScope assume(*facts, sizes_->steps());
     const sym::PresumeScope presume;  // the other symbols are larger
     return SmallReplay(*this, small).first_difference();
   } catch (const InternalError&) {  // some expression divides by what is 0 then
@@ -366,28 +485,29 @@ std::optional<int64_t> Recorder::first_difference(const std::vector<std::pair<Ex
 
 void Recorder::admit_small_sizes() {
   if (sizes_->empty()) return;
-  std::vector<Expr> symbols;
-  for (size_t k = 0; k < sizes_->count(); ++k) {
-    const Expr s = sym::size_symbol(static_cast<int>(k));
-    if (!(sizes_->canonical(s) == s)) continue;
-    if (symbols.size() < kMostSymbols)
-      symbols.push_back(s);
-    else
-      sizes_->require({sym::Relation::kLessEqual, Expr(sym::kLeastPresumed), s}, "");
+  Candidates candidates = candidates_of(*sizes_);
+  size_t choices = 1;
+  for (const Candidate& c : candidates) choices *= 1 + c.alternatives.size();
+  const auto stands = [&](Expr e) { return sizes_->canonical(e) == e; };
+  if (choices > kMostChoices || !std::ranges::all_of(sizes_->opened(), stands)) {
+    // Too many to be looked at, or their symbols stand for something else by now.
+    for (Expr e : sizes_->opened()) sizes_->require({sym::Relation::kLessEqual, Expr(sym::kLeastPresumed), e}, "");
+    for (Candidate& c : candidates)
+      std::erase_if(c.alternatives, [](const Alternative& a) { return a.kind == Alternative::Kind::kRange; });
   }
   std::vector<Choice> refused;
-  for (const Choice& choice : choices_of(symbols.size())) {
+  for (const Choice& choice : choices_of(candidates)) {
     if (std::ranges::any_of(refused, [&](const Choice& r) { return r.within(choice); })) continue;
-    const std::optional<int64_t> node = first_difference(small_of(choice, symbols));
+    const std::optional<int64_t> node = first_difference(small_of(choice, candidates));
     if (node == SmallReplay::kNone) continue;
     refused.push_back(choice);
     if (!node) continue;
     const int32_t location = *node >= 0 ? graph_.nodes[static_cast<size_t>(*node)].location : -1;
-    sizes_->require(all_but(choice, symbols),
+    sizes_->require(all_but(choice, candidates),
                     location < 0 ? "" : graph_.facts.locations[static_cast<size_t>(location)].text);
   }
-  if (symbols.size() > kMostMixed)
-    if (const auto guard = unmixed(refused, symbols)) sizes_->require(*guard, "");
+  if (!all_may_be_mixed(candidates))
+    if (const auto guard = unmixed(refused, candidates)) sizes_->require(*guard, "");
   graph_.facts.sizes = sizes_->facts();
 }
 
