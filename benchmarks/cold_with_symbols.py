@@ -1,9 +1,10 @@
 """What symbols for sizes cost when compiling: seconds of the first call less a steady one, a process each.
 
-    python benchmarks/cold_with_symbols.py [--only bert] [--device cuda] [--repeats 3] [--with-torch]
+    python benchmarks/cold_with_symbols.py [--only bert] [--device cuda] [--repeats 3] [--with-torch] [--cpu-time]
 
 The workloads are those of sized_workloads.py at their largest size, and torchvision's image models. "static" compiles
 for that size, "symbols" with dynamic=True; the least of `--repeats` processes counts, each with empty caches.
+`--cpu-time`: of the process and the compilers that it runs, for machines that do other work meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +48,13 @@ def made(name: str) -> tuple[torch.nn.Module, tuple[Any, ...], bool]:
     return workload.make(), workload.inputs(workload.sizes[1]), workload.training
 
 
-def cold(name: str, way: str, device: str) -> float:
+def processor_seconds(call: Callable[[], Any]) -> float:
+    before = os.times()
+    call()
+    return sum(os.times()[:4]) - sum(before[:4])
+
+
+def cold(name: str, way: str, device: str, cpu_time: bool) -> float:
     warnings.simplefilter("ignore")
     model, args, training = made(name)
     model, args = model.to(device), own_copy(args, device)
@@ -58,9 +65,13 @@ def cold(name: str, way: str, device: str) -> float:
     else:
         fast = flashover.compile(model, dynamic=dynamic, options={"remember_sizes": False})
     call = call_of(fast, args, training)
-    first = seconds(call, device)
+
+    def spent() -> float:
+        return processor_seconds(call) if cpu_time else seconds(call, device)
+
+    first = spent()
     call()
-    return first - seconds(call, device)
+    return first - spent()
 
 
 def least(name: str, way: str, options: argparse.Namespace) -> float:
@@ -69,6 +80,7 @@ def least(name: str, way: str, options: argparse.Namespace) -> float:
     for _ in range(options.repeats if way[:5] != "torch" else 1):
         with bench.empty_caches(cores) as environment:
             arguments = ["--row", json.dumps([name, way]), "--device", options.device]
+            arguments += ["--cpu-time"] * options.cpu_time
             try:
                 times.append(float(bench.child(__file__, arguments, environment, cores, 600)))
             except RuntimeError as failure:  # a row that fails is a result, and the others must go on
@@ -82,10 +94,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="workloads that have this in their names")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--with-torch", action="store_true", help="torch.compile, too, once")
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
-        print(json.dumps(cold(*json.loads(options.row), options.device)))
+        print(json.dumps(cold(*json.loads(options.row), options.device, options.cpu_time)))
         return
     ways = ["static", "symbols", *["torch static", "torch symbols"] * options.with_torch]
     print("| workload | " + " | ".join(ways) + " | symbols / static |" + " torch's |" * options.with_torch)
