@@ -110,5 +110,28 @@ TEST(AttentionKernel, AgreesWithTheInterpreter) {
   }
 }
 
+// A mask by lengths: positions fit in 32 bits, the lengths may not. It once compiled for scalars only.
+TEST(AttentionKernel, PositionsBesideALengthHaveWideLanes) {
+  const loops::Kernel k = loops::parse(R"(kernel {
+  p0 = i64[8] read
+  p1 = b8[512] write
+  outer i0.8
+  vector inner
+  cost 2
+  stage j0.64 {
+    v0 = index i64 [j0.64]
+    v1 = load i64 p0[i0.8]
+    v2 = lt b8 v0 v1
+    v3 = store p1[64*i0.8 + j0.64] v2
+  }
+}
+)");
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    const Lanes lanes = emit(k, {isa}).lanes;
+    EXPECT_EQ(lanes.isa, isa);
+    EXPECT_EQ(lanes.width, lanes.wide_width());
+  }
+}
+
 }  // namespace
 }  // namespace flashover::kernel

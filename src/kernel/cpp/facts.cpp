@@ -81,6 +81,10 @@ void add_needs(const loops::Kernel& k, const KernelFacts& f, const loops::Stage&
       continue;
     }
     if (varying[i] && in.dtype != DType::kUndefined) holds(narrowed(facts, s, static_cast<Id>(i)));
+    // A narrow value beside a number of 64 bits is widened.
+    if (varying[i] && loops::is_scalar_op(in.op))
+      for (Id a : in.args)
+        if (a != kNone) holds(narrowed(facts, s, a));
     if (is_memory_store(in.op)) holds(narrowed(facts, s, in.args[0]));
     // A narrow value stored as i64 needs wide lanes.
     if (in.op == Op::k_store) holds(k.params[in.slot].dtype);
