@@ -2,6 +2,7 @@
 #include "loops/schedule/loop_nodes.h"
 
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -51,6 +52,45 @@ constexpr int64_t kMostSteps = 192;  // of what is computed in place
 int64_t steps_of(const Node& n) {
   constexpr int64_t kEachPlace = 4;  // of a window: an index, a mask, a load, what it is put together by
   return is_window(n) ? kEachPlace * window_size(n) : std::max<int64_t>(1, n.op->cost);
+}
+
+// 16-bit numbers that lie in memory, made wide: a kernel reads half as much as it would of the wide ones, which would lie
+// beside them.
+bool widens_memory(const graph::Graph& g, const Node& n) {
+  return n.op->prim == Prim::convert && is_reduced(g.type(ops::as_value(n.args[0])).dtype) &&
+         g.type(n.outs[0]).dtype == DType::kF32;
+}
+
+// Reading memory at places that were read from memory goes lane by lane: not again for each row of a larger tensor (a
+// table of positions' biases, added to the scores of each window).
+bool looked_up_again(const TensorType& t, int64_t numel, double times) {
+  constexpr int64_t kLeast = 256;
+  return t.device.type == DeviceType::kCPU && numel >= kLeast && times >= 4;
+}
+
+// How many elements a scatter stores.
+double stored_points(const graph::Graph& g, const Node& scatter) {
+  double points = 1;
+  for (sym::Expr size : scatter_domain(g, scatter).sizes) points *= static_cast<double>(size.hint());
+  return points;
+}
+
+// GPU: what is made of a reduction's results, one of each, is made where they are, if it is a vector that each row of a
+// later reduction reads as a whole (a product of one row). loads: what it is made of in memory.
+bool finishes_sum(const LoopProgram& p, std::span<const int64_t> numel, std::span<const ValueId> loads, ValueId v,
+                  std::span<const Use> uses) {
+  if (p.graph.type(v).device.type != DeviceType::kCUDA || numel[v] < 2) return false;
+  const auto reduction = [&](ValueId of) -> const Node* {
+    const int32_t node = p.producers.of[of].node;
+    const Node* n = node < 0 ? nullptr : &p.graph.nodes[node];
+    return n && n->op->is_prim() && loop_role_of(*n).kind == LoopNode::Kind::kReduce ? n : nullptr;
+  };
+  const auto by_all_rows = [&](const Use& u) {
+    const Node* n = reduction(u.root);
+    return n && numel[u.root] > 1 && numel[ops::as_value(n->args[0])] == numel[u.root] * numel[v];
+  };
+  return std::ranges::any_of(loads, [&](ValueId l) { return numel[l] == numel[v] && reduction(l); }) &&
+         std::ranges::any_of(uses, by_all_rows);
 }
 
 class LoopNodeBuilder {
@@ -347,7 +387,7 @@ class LoopNodeBuilder {
         double points = static_cast<double>(numel_[v]);
         if (loop_role_of(n).kind == LoopNode::Kind::kReduce)
           points = static_cast<double>(numel_[ops::as_value(n.args[0])]);
-        if (is_scatter(n.op)) points = stored_points(n);
+        if (is_scatter(n.op)) points = stored_points(g_, n);
         mine = {{v, points}};
       } else {
         mine = uses[v];
@@ -369,25 +409,12 @@ class LoopNodeBuilder {
     }
   }
 
-  double stored_points(const Node& scatter) const {
-    double points = 1;
-    for (sym::Expr size : scatter_domain(g_, scatter).sizes) points *= static_cast<double>(size.hint());
-    return points;
-  }
-
   // What it widens takes less memory, and is as good.
   bool widens(const Node& n, ValueId v) const {
     if (n.op->prim != Prim::convert) return false;
     const ValueId from = ops::as_value(n.args[0]);
     return info(type(from).dtype).bytes < info(type(v).dtype).bytes && p_.producers.of[from].node >= 0 &&
            node_of(from).op->is_prim();
-  }
-
-  // 16-bit numbers that lie in memory, made wide: a kernel reads half as much as it would of the wide ones, which would
-  // lie beside them.
-  bool widens_memory(const Node& n, ValueId v) const {
-    const ValueId from = n.op->prim == Prim::convert ? ops::as_value(n.args[0]) : kNoValue;
-    return from != kNoValue && is_reduced(type(from).dtype) && type(v).dtype == DType::kF32 && loads_[v].size() == 1;
   }
 
   bool worth_realising(const Node& n, ValueId v, const std::vector<Use>& uses) {
@@ -406,41 +433,16 @@ class LoopNodeBuilder {
     }
     if (leaves_frozen && own > 0) {
       if (loads_[v].empty()) return cost_[v] >= 6;
-      if (uses.size() == 1 && widens_memory(n, v)) return false;
+      if (uses.size() == 1 && loads_[v].size() == 1 && widens_memory(g_, n)) return false;
       return size <= std::max(2 * load_size, 65536.0);
     }
-    if (looks_up_[v] && looked_up_again(v, points / size)) return true;
+    if (looks_up_[v] && looked_up_again(type(v), numel_[v], points / size)) return true;
     if (own == 0) return false;  // views and constants are free
-    if (finishes_sum(v, uses)) return true;
+    if (finishes_sum(p_, numel_, loads_[v], v, uses)) return true;
     if (cost_[v] <= 4 && big <= 1) return false;  // cheaper than writing and reading it
     if (uses.size() > 1) return true;
     const double amplified = points / size;
     return amplified >= 2 && (cost_[v] >= 10 || big >= 3);
-  }
-
-  // GPU: what is made of a reduction's results, one of each, is made where they are, if it is a vector that each row of
-  // a later reduction reads as a whole (a product of one row).
-  bool finishes_sum(ValueId v, const std::vector<Use>& uses) const {
-    if (type(v).device.type != DeviceType::kCUDA) return false;
-    const auto of_sum = [&](ValueId l) { return numel_[l] == numel_[v] && is_reduction(l); };
-    const auto by_all_rows = [&](const Use& u) {
-      const ValueId root = u.root;
-      return numel_[v] > 1 && numel_[root] > 1 && is_reduction(root) &&
-             numel_[ops::as_value(node_of(root).args[0])] == numel_[root] * numel_[v];
-    };
-    return std::any_of(loads_[v].begin(), loads_[v].end(), of_sum) &&
-           std::any_of(uses.begin(), uses.end(), by_all_rows);
-  }
-  bool is_reduction(ValueId v) const {
-    return p_.producers.of[v].node >= 0 && node_of(v).op->is_prim() &&
-           loop_role_of(node_of(v)).kind == LoopNode::Kind::kReduce;
-  }
-
-  // Reading memory at places that were read from memory goes lane by lane: not again for each row of a larger tensor
-  // (a table of positions' biases, added to the scores of each window).
-  bool looked_up_again(ValueId v, double times) const {
-    constexpr int64_t kLeast = 256;
-    return type(v).device.type == DeviceType::kCPU && numel_[v] >= kLeast && times >= 4;
   }
 
   // ---- nodes
