@@ -33,11 +33,13 @@ def program(p: Program, **given: Any) -> Callable[..., Any]:
     return f
 
 
-def near(got: Tensor, want: Tensor, exact: Tensor, what: str) -> None:
+def near(got: Tensor, want: Tensor, exact: Tensor, what: str, times: int = 2) -> None:
     assert (got.dtype, got.shape, got.stride()) == (want.dtype, want.shape, want.stride()), what
     assert torch.equal(got.isinf(), want.isinf()) and not got.isnan().any(), what
     off, own, scale = (t.double().nan_to_num(0, 0, 0).abs().max() for t in (got - exact, want - exact, exact))
-    assert off <= 2 * own + 8 * torch.finfo(got.dtype).eps * scale, f"{what}: off by {off}, eager by {own}, of {scale}"
+    assert off <= times * own + 8 * torch.finfo(got.dtype).eps * scale, (
+        f"{what}: off by {off}, eager by {own}, of {scale}"
+    )
 
 
 def check(p: Program, s: Sizes, args: list[Tensor], block: int = 128, **given: Any) -> None:
@@ -102,4 +104,5 @@ def test_gradients(name: str, dtype: torch.dtype, group: int) -> None:
         wide = [x.detach().double().requires_grad_() for x in args]
         exact = torch.autograd.grad(f(*wide), [*wide, *leaves[3:]], weight.double())
         for g, w, e, what in zip(got, want, exact, ("q", "k", "v", "read", "read too"), strict=False):
-            near(g, w, e, what)
+            # What a table gets is a sum over all scores, most of which cancel.
+            near(g, w, e, what, times=4 if what.startswith("read") else 2)
