@@ -825,7 +825,6 @@ ONCE_A_SIZE = {
     "triu_indices_of_size",
     "quantile",
     "unfold_size",
-    "unfold_strided",
     "fftfreq",
     "hann",
     "windows",
