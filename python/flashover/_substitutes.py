@@ -179,17 +179,14 @@ def _flex_attention_op(
 ) -> Any:
     """Scores, what score_mod makes of them, and what the mask leaves: two operators with the user's between them, which
     become one kernel (src/ops/flex.cpp)."""
+    rest = (score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers)
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
         narrow = torch.get_autocast_dtype(kind)
         query, key, value = (x if x.dtype == torch.float64 else x.to(narrow) for x in (query, key, value))
         with torch.autocast(kind, enabled=False):
-            return _flex_attention(
-                query, key, value, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers
-            )
-    return _flex_attention(
-        query, key, value, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers
-    )
+            return _flex_attention(query, key, value, *rest)
+    return _flex_attention(query, key, value, *rest)
 
 
 def _flex_attention(

@@ -17,19 +17,13 @@
 #include <numeric>
 
 #include "ops/args.h"
+#include "ops/aten/infer.h"
 #include "ops/ops.h"
 
 namespace flashover::ops {
 namespace {
 
-TensorType dense(const TensorType& like, DType dtype, Sizes sizes) {
-  TensorType t;
-  t.dtype = dtype;
-  t.device = like.device;
-  t.strides = contiguous_strides(sizes);
-  t.sizes = std::move(sizes);
-  return t;
-}
+using aten::fresh;
 
 // The dims in the order in which q's lie in memory, but the last one, which is the innermost.
 bool like_query(const TensorType& q, TensorType& out) {
@@ -56,10 +50,10 @@ bool like_query(const TensorType& q, TensorType& out) {
 
 bool results(const TensorType& q, const TensorType& v, std::vector<TensorType>& outs) {
   if (q.rank() != 4 || v.rank() != 4) return false;
-  TensorType out = dense(q, q.dtype, {q.sizes[0], q.sizes[1], q.sizes[2], v.sizes[3]});
+  TensorType out = fresh(q, q.dtype, {q.sizes[0], q.sizes[1], q.sizes[2], v.sizes[3]});
   if (!like_query(q, out)) return false;
   const TensorType row =
-      dense(q, q.dtype == DType::kF64 ? DType::kF64 : DType::kF32, {q.sizes[0], q.sizes[1], q.sizes[2]});
+      fresh(q, q.dtype == DType::kF64 ? DType::kF64 : DType::kF32, {q.sizes[0], q.sizes[1], q.sizes[2]});
   outs = {std::move(out), row, row};
   return true;
 }
@@ -68,7 +62,7 @@ bool scores(const InferContext& in, std::vector<TensorType>& outs) {
   const TensorType &q = in.type(size_t{0}), &k = in.type(size_t{1});
   if (q.rank() != 4 || k.rank() != 4 || q.dtype != k.dtype) return false;
   outs = {
-      dense(q, q.dtype == DType::kF64 ? DType::kF64 : DType::kF32, {q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]})};
+      fresh(q, q.dtype == DType::kF64 ? DType::kF64 : DType::kF32, {q.sizes[0], q.sizes[1], q.sizes[2], k.sizes[2]})};
   return true;
 }
 
@@ -83,7 +77,7 @@ bool fused(const InferContext& in, std::vector<TensorType>& outs) {
 // In like's layout.
 bool sum_like(const TensorType& like, const TensorType& x, std::vector<TensorType>& outs) {
   if (like.rank() != 4 || x.rank() != 4) return false;
-  TensorType out = dense(like, like.dtype, {like.sizes[0], like.sizes[1], like.sizes[2], x.sizes[3]});
+  TensorType out = fresh(like, like.dtype, {like.sizes[0], like.sizes[1], like.sizes[2], x.sizes[3]});
   if (!like_query(like, out)) return false;
   outs = {std::move(out)};
   return true;

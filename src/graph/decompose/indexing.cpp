@@ -121,22 +121,27 @@ bool embedding_backward(Builder& b, const Node& n, Outs& outs) {
   outs = {b.index_put(b.full(out.sizes, Arg(0.0), DType::kF32, g.device), {Ref{at}}, values, true)};
   return true;
 }
+// Indices as 64-bit numbers; nothing where there are none, or where one is a mask.
+std::optional<RefList> integer_indices(Builder& b, const RefList& list) {
+  bool any = false;
+  for (Ref r : list) {
+    if (r.id == kNoValue) continue;
+    any = true;
+    if (b.dtype(r.id) != DType::kI64 && b.dtype(r.id) != DType::kI32) return std::nullopt;
+  }
+  if (!any) return std::nullopt;
+  RefList indices;
+  for (Ref r : list) indices.push_back(r.id == kNoValue ? r : Ref{b.convert(r.id, DType::kI64)});
+  return indices;
+}
 // Integer indices only: a mask's result has a size that depends on data.
 bool index(Builder& b, const Node& n, Outs& outs) {
   auto* list = std::get_if<RefList>(&arg(n, 1));
   ValueId x = in(n, 0);
   if (!list || b.type(x).numel().is_const(0)) return false;
-  bool any = false;
-  for (Ref r : *list) {
-    if (r.id == kNoValue) continue;
-    any = true;
-    DType d = b.dtype(r.id);
-    if (d != DType::kI64 && d != DType::kI32) return false;
-  }
-  if (!any) return false;
-  RefList indices;
-  for (Ref r : *list) indices.push_back(r.id == kNoValue ? r : Ref{b.convert(r.id, DType::kI64)});
-  outs = {b.index(x, indices)};
+  const auto indices = integer_indices(b, *list);
+  if (!indices) return false;
+  outs = {b.index(x, *indices)};
   return true;
 }
 // GPU: rows that are stored where an index says, into memory of the caller's where nothing else reads it (a cache that
@@ -158,13 +163,11 @@ bool index_copy(Builder& b, const Node& n, Outs& outs) {  // (self, dim, index, 
 bool put_by_integers(Builder& b, const Node& n, const RefList& list, Outs& outs) {
   const ValueId x = in(n, 0), values = in(n, 2);
   if (!stores_by_index(b, x, values)) return false;
-  RefList indices;
-  for (Ref r : list) {
-    if (r.id != kNoValue && b.dtype(r.id) != DType::kI64 && b.dtype(r.id) != DType::kI32) return false;
+  for (Ref r : list)
     if (r.id != kNoValue && b.type(r.id).numel().is_const(0)) return false;
-  }
-  for (Ref r : list) indices.push_back(r.id == kNoValue ? r : Ref{b.convert(r.id, DType::kI64)});
-  outs = {b.index_put(x, indices, values, false)};
+  const auto indices = integer_indices(b, list);
+  if (!indices) return false;
+  outs = {b.index_put(x, *indices, values, false)};
   return true;
 }
 // x[mask] = one value is a selection.

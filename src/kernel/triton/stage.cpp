@@ -2,6 +2,7 @@
 #include "kernel/triton/stage.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "kernel/triton/instructions.h"
@@ -145,8 +146,7 @@ void stage(Emission& e, size_t number) {
   std::vector<bool> done(s.body.size());
   if (e.early && !e.waited && e.stage.in_row && !e.stage.looped) {
     early_loads(e, s, done);
-    stage_line(e, "lib.wait_for_kernels_before()");
-    e.waited = true;
+    e.out += std::exchange(e.stage.before, "") + std::exchange(e.stage.body, "");
   }
   if (!e.role.operand_of) wait_for_kernels_before(e);
   for (size_t i = 0; i < s.body.size(); ++i)
