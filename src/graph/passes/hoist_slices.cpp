@@ -265,7 +265,8 @@ TensorType rows_of(const TensorType& t, const SliceCut& cut) {
 
 class Copier {
  public:
-  Copier(Graph& g, const Plan& plan) : plan_(plan), nodes_(std::move(g.nodes)), out_(std::move(g.facts)), b_(out_) {
+  Copier(Graph& g, const Plan& plan)
+      : plan_(plan), nodes_(std::move(g.nodes)), out_(std::move(g.facts)), b_(out_), replacement_(g.values.size()) {
     out_.values = std::move(g.values);
     out_.inputs = std::move(g.inputs);
     out_.outputs = std::move(g.outputs);
@@ -273,7 +274,6 @@ class Copier {
   }
 
   Graph copy() {
-    Replacement replacement(out_.values.size());
     for (size_t i = 0; i < nodes_.size(); ++i) {
       Node n = std::move(nodes_[i]);
       b_.set_location(n.location);
@@ -283,19 +283,19 @@ class Copier {
         continue;
       }
       if (plan_.of(i)) {
-        replacement.set(n.outs[0], rows(ops::as_value(n.args[0]), *plan_.of(i), out_.type(n.outs[0])));
+        replacement_.set(n.outs[0], rows(ops::as_value(n.args[0]), *plan_.of(i), out_.type(n.outs[0])));
         continue;
       }
-      replacement.apply(n);
+      replacement_.apply(n);
       if (is_view_of_dense(n)) {
         const ValueId view = b_.emit(n.op->name, n.args);
-        replacement.set(n.outs[0], view);
+        replacement_.set(n.outs[0], view);
         dense_.insert(view);
       } else {
         out_.nodes.push_back(std::move(n));
       }
     }
-    replacement.apply_results(out_);
+    replacement_.apply_results(out_);
     return dce(std::move(out_));
   }
 
@@ -306,6 +306,7 @@ class Copier {
     ArgCuts reads(n.args.size());
     rule->reads(out_, n, cut, reads);
     std::vector<Arg> args = n.args;
+    replacement_.apply(args);
     for (size_t k = 0; k < args.size(); ++k)
       if (reads[k]) args[k] = Ref{rows(ops::as_value(n.args[k]), *reads[k])};
     if (n.op->prim == Prim::reshape) {
@@ -342,7 +343,9 @@ class Copier {
   ValueId rows(ValueId v, const SliceCut& cut) {
     if (const auto found = shortened_.find(v); found != shortened_.end()) return found->second;
     const auto [slice, is_new] = slices_.try_emplace({v, cut}, kNoValue);
-    if (is_new) slice->second = b_.slice(v, static_cast<int64_t>(cut.dim), cut.start, cut.last() + 1, cut.step);
+    if (is_new)
+      slice->second =
+          b_.slice(replacement_.resolve(v), static_cast<int64_t>(cut.dim), cut.start, cut.last() + 1, cut.step);
     return slice->second;
   }
 
@@ -350,6 +353,7 @@ class Copier {
   std::vector<Node> nodes_;
   Graph out_;
   Builder b_;
+  Replacement replacement_;                                 // slices and their views, by what the graph has instead
   std::map<ValueId, ValueId> shortened_;                    // by value: its rows
   std::map<std::pair<ValueId, SliceCut>, ValueId> slices_;  // of values that are computed whole
   std::set<ValueId> dense_;  // what stands in place of a slice, and views of it: without the gaps that the slice had
