@@ -12,6 +12,7 @@
 #include "frame/observe.h"
 #include "guards/tensors.h"
 #include "sym/found.h"
+#include "sym/quotient.h"
 #include "trace/trace.h"
 
 namespace flashover::frame {
@@ -570,7 +571,7 @@ std::optional<sym::Expr> Numbers::computed(sym::Expr a, sym::Expr b, int op) con
     case 0:
       return a + b;
     case 2:
-      return divides ? std::optional(sym::floordiv(a, b)) : std::nullopt;
+      return divides ? std::optional(sym::quotient(a, b)) : std::nullopt;
     case 5:
       return a * b;
     case 6:

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "sym/samples.h"
+
 namespace flashover::ops {
 
 RefList as_values(const Arg& a) {
@@ -68,7 +70,7 @@ Sizes dense_like(const Sizes& sizes, const Sizes& strides) {
   if (sizes.size() != strides.size()) return contiguous_strides(sizes);
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
-  // Symbolic strides are ordered by their hints: the order never matters for values.
+  // Symbolic strides are ordered as for large sizes: the order never matters for values.
   // Outermost first. Dims of size 1 and stride-0 dims have no order of their own: they stay where they are.
   auto movable = [&](size_t d) { return !sizes[d].is_const(1) && !strides[d].is_const(0); };
   for (size_t i = 1; i < order.size(); ++i) {
@@ -76,7 +78,7 @@ Sizes dense_like(const Sizes& sizes, const Sizes& strides) {
     size_t at = i;
     for (size_t j = i; j-- > 0;) {
       if (!movable(order[j])) continue;
-      if (strides[order[j]].hint() >= strides[order[at]].hint()) break;
+      if (!sym::usually_below(strides[order[j]], strides[order[at]])) break;
       std::swap(order[j], order[at]);
       at = j;
     }
@@ -99,7 +101,7 @@ bool is_dense(const Sizes& sizes, const Sizes& strides) {
     if (!sizes[i].is_const(1)) order.push_back(i);
   }
   std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return strides[a].hint() < strides[b].hint(); });
+                   [&](size_t a, size_t b) { return sym::usually_below(strides[a], strides[b]); });
   sym::Expr expected = 1;
   for (size_t i : order) {
     if (!sym::known_eq(strides[i], expected)) return false;

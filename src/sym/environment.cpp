@@ -118,6 +118,10 @@ std::pair<int64_t, Expr> coefficient_and_rest(Expr t) {
   return scaled ? std::pair(t.operands()[0].value(), t.operands()[1]) : std::pair(int64_t{1}, t);
 }
 
+bool contains(Expr e, Expr part) {
+  return e == part || std::ranges::any_of(e.operands(), [&](Expr inner) { return contains(inner, part); });
+}
+
 Expr by_terms(Expr e, const std::function<Expr(Expr)>& f) {
   if (e.kind() != Kind::kAdd) return f(e);
   Expr out = 0;
@@ -273,7 +277,10 @@ std::string str(const SizeGuard& g) {
 Environment Environment::assuming(std::vector<SizeGuard> facts, Steps steps) {
   Environment out;
   out.steps_ = std::move(steps);
-  for (SizeGuard& fact : facts) out.guards_.push_back({std::move(fact), ""});
+  for (SizeGuard& fact : facts) {
+    out.find_number(fact);
+    out.guards_.push_back({std::move(fact), ""});
+  }
   out.assumes_ = true;
   return out;
 }
@@ -325,7 +332,48 @@ struct Environment::Learned {
     size_t facts = 0, changes = 0;  // there were so many
   };
   std::unordered_map<Asked, Answer, AskedHash> answers;
+
+  // By quotients and the like: a guard says that they are a part of something simpler, 7*((s0 + 6) // 7) == s0.
+  struct Fraction {
+    int64_t by;
+    Expr of;
+  };
+  std::unordered_map<Expr, Fraction> fractions;
+  Expr without_fractions(Expr e) const;
 };
+
+// 14*s1*((s0 + 6) // 7) is 2*s0*s1 there.
+Expr Environment::Learned::without_fractions(Expr e) const {
+  if (e.is_const() || e.kind() == Kind::kVar) return e;
+  std::vector<Expr> parts;
+  for (Expr part : e.operands()) parts.push_back(without_fractions(part));
+  switch (e.kind()) {
+    case Kind::kAdd: {
+      Expr sum = 0;
+      for (Expr part : parts) sum += part;
+      return sum;
+    }
+    case Kind::kFloorDiv:
+      return floordiv(parts[0], parts[1]);
+    case Kind::kMod:
+      return mod(parts[0], parts[1]);
+    case Kind::kMin:
+    case Kind::kMax:
+      return std::accumulate(parts.begin() + 1, parts.end(), parts[0],
+                             [&](Expr a, Expr b) { return e.kind() == Kind::kMin ? min(a, b) : max(a, b); });
+    default:
+      break;
+  }
+  int64_t times = parts[0].is_const() ? parts[0].value() : 1;
+  for (Expr& part : parts) {
+    const auto found = fractions.find(part);
+    if (found == fractions.end() || times % found->second.by != 0) continue;
+    times /= found->second.by;
+    part = found->second.of;
+  }
+  if (parts[0].is_const()) parts[0] = times;
+  return product(parts);
+}
 
 Environment::Environment() : learned_(std::make_unique<Learned>()) {}
 Environment::~Environment() = default;
@@ -342,16 +390,27 @@ int64_t Environment::now(Expr e) const {
 }
 
 Expr Environment::canonical(Expr e) const {
-  if (e.is_const() || solved_.empty()) return e;
-  const bool kept = learned_->solved == solved_.size();
+  if (e.is_const() || replaced_ == 0) return e;
+  const bool kept = learned_->solved == replaced_;
   if (kept)
     if (const auto known = learned_->canonical.find(e); known != learned_->canonical.end()) return known->second;
-  const Expr out = substitute(e, [this](Expr variable) -> std::optional<Expr> {
+  Expr out = substitute_parts(e, [this](Expr part) -> std::optional<Expr> {
+    const auto& known = is_part(part) ? numbers_ : solved_;
+    const auto found = known.find(part);
+    return found == known.end() ? std::nullopt : std::optional(found->second);
+  });
+  if (!learned_->fractions.empty()) out = learned_->without_fractions(out);
+  if (kept) learned_->canonical.emplace(e, out);
+  return out;
+}
+
+// What stands in guards: they have to say of quotients what they are.
+Expr Environment::by_symbols(Expr e) const {
+  if (e.is_const() || solved_.empty()) return e;
+  return substitute(e, [this](Expr variable) -> std::optional<Expr> {
     const auto known = solved_.find(variable);
     return known == solved_.end() ? std::nullopt : std::optional(known->second);
   });
-  if (kept) learned_->canonical.emplace(e, out);
-  return out;
 }
 
 namespace {
@@ -404,10 +463,10 @@ bool take_least(const SizeGuard& g, Least& out) {
 
 const Environment::Learned& Environment::learned() const {
   Learned& l = *learned_;
-  if (l.guards == guards_.size() && l.solved == solved_.size()) return l;
+  if (l.guards == guards_.size() && l.solved == replaced_) return l;
   for (auto& list : l.simplest) list.reset();
-  if (l.solved != solved_.size() || l.bounds != bounds_) {
-    l.solved = solved_.size();
+  if (l.solved != replaced_ || l.bounds != bounds_) {
+    l.solved = replaced_;
     l.bounds = bounds_;
     l.guards = 0;
     l.facts.clear();
@@ -418,7 +477,10 @@ const Environment::Learned& Environment::learned() const {
   }
   for (; l.guards < guards_.size(); ++l.guards) {
     const SizeGuard& g = guards_[l.guards].guard;
-    l.facts.emplace_back(SizeGuard{g.relation, canonical(g.a), canonical(g.b)});
+    SizeGuard fact{g.relation, canonical(g.a), canonical(g.b)};
+    // (That a quotient is some number is told by the number in its place, and more of it by the fact as it was.)
+    if (fact.a.is_const() && fact.b.is_const()) fact = {g.relation, by_symbols(g.a), by_symbols(g.b)};
+    l.facts.emplace_back(std::move(fact));
     if (take_least(g, l.least) || g.relation == Relation::kEqual) ++l.changes;
   }
   return l;
@@ -567,7 +629,15 @@ bool Environment::solve(Expr difference) {
     std::sort(open.begin(), open.end(), [](Expr a, Expr b) { return size_symbol_index(a) < size_symbol_index(b); });
     solved_.emplace(symbol, rest);
     solved_at_.emplace(symbol, here());
+    ++replaced_;
     for (auto& [other, stands_for] : solved_) stands_for = canonical(stands_for);
+    std::unordered_map<Expr, Expr> numbers;
+    for (const auto& [part, number] : std::exchange(numbers_, {})) numbers.emplace(by_symbols(part), number);
+    numbers_ = std::move(numbers);
+    std::unordered_map<Expr, Learned::Fraction> fractions;
+    for (const auto& [part, fraction] : std::exchange(learned_->fractions, {}))
+      fractions.emplace(by_symbols(part), Learned::Fraction{fraction.by, by_symbols(fraction.of)});
+    learned_->fractions = std::move(fractions);
     for (Expr other : open)
       if (const Expr number = solved_.at(other); number.is_const() && !has_data_size(other))
         fixed_.push_back({*size_symbol_index(other), number.value(), how_, here()});
@@ -577,6 +647,27 @@ bool Environment::solve(Expr difference) {
     return true;
   }
   return false;
+}
+
+// times*quotient == rest, where the rest is a number, or simpler.
+void Environment::find_number(const SizeGuard& fact) {
+  if (fact.relation != Relation::kEqual || has_data_size(fact.a) || has_data_size(fact.b)) return;
+  const Expr difference = without_content(fact.a - fact.b);
+  for (Expr term : difference.kind() == Kind::kAdd ? difference.operands() : std::span<const Expr>(&difference, 1)) {
+    const auto [times, part] = coefficient_and_rest(term);
+    if (!is_part(part)) continue;
+    const Expr rest = times > 0 ? term - difference : difference - term;
+    if (contains(rest, part)) continue;
+    const int64_t by = std::abs(times);
+    if (by == 1 && rest.is_const())
+      numbers_.try_emplace(part, rest);
+    else if (by > 1)
+      learned_->fractions.try_emplace(part, Learned::Fraction{by, rest});
+    else
+      continue;
+    ++replaced_;
+    return;
+  }
 }
 
 bool Environment::holds(Relation r, Expr a, Expr b) {
@@ -590,8 +681,11 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   const SizeGuard fact = answer ? SizeGuard{r, a, b} : negated({r, a, b});
   if (fact.relation == Relation::kEqual && solve(a - b)) return answer;
   const std::string line = here();
-  for (const SizeGuard& part : simplest(fact, [this](Expr e) { return raised(e).range().lo; }))
-    if (known(part.relation, part.a, part.b) != true) guards_.push_back({part, line});
+  for (const SizeGuard& part : simplest(fact, [this](Expr e) { return raised(e).range().lo; })) {
+    if (known(part.relation, part.a, part.b) == true) continue;
+    guards_.push_back({part, line});
+    find_number(part);
+  }
   return answer;
 }
 
@@ -691,7 +785,7 @@ const std::vector<AskedGuard>& Environment::canonical_guards(bool of_data) const
   };
   std::vector<Candidate> out;
   for (const auto& [g, where] : guards_) {
-    const SizeGuard now{g.relation, canonical(g.a), canonical(g.b)};
+    const SizeGuard now{g.relation, by_symbols(g.a), by_symbols(g.b)};
     if ((has_data_size(now.a) || has_data_size(now.b)) && !of_data) continue;
     if (proven(now.relation, now.a, now.b) == true) continue;
     Candidate c{{now, where}, PreparedFact(now), Question(now.relation, now.a, now.b)};
@@ -738,7 +832,7 @@ std::vector<BrokenPromise> Environment::broken() const {
     if (!p.bounded || !(canonical(symbol) == symbol)) continue;
     const int64_t least = std::max(p.least, kLeastPresumed);  // (a promise says nothing of 0 and 1)
     for (size_t i = bounds_; i < guards_.size(); ++i) {
-      const SizeGuard g{guards_[i].guard.relation, canonical(guards_[i].guard.a), canonical(guards_[i].guard.b)};
+      const SizeGuard g{guards_[i].guard.relation, by_symbols(guards_[i].guard.a), by_symbols(guards_[i].guard.b)};
       std::vector<Expr> variables;
       collect_vars(g.a, variables);
       collect_vars(g.b, variables);

@@ -9,7 +9,7 @@
 // answer of the usual case, which the program that is compiled checks in each call (`assume`); where a number is needed
 // the trace cannot go on (`refuse`).
 // An equality that can be solved for a symbol is no guard: the symbol stands for the other side from then on, and the
-// types of the inputs say so.
+// types of the inputs say so. A quotient or the like that a guard finds to be a number stands for it, too.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -138,6 +138,8 @@ class Environment {
   std::optional<bool> known_of_multiples(Relation r, Expr a, Expr b) const;
   bool holds_by_divisors(Expr a, Expr b);
   bool solve(Expr difference);
+  void find_number(const SizeGuard& fact);
+  Expr by_symbols(Expr e) const;
   bool is_large(Expr e) const;  // where all symbols are
   bool open(Expr e);
   Expr presumed(Expr e) const;
@@ -147,6 +149,8 @@ class Environment {
   std::vector<int64_t> now_;               // by symbol
   std::unordered_map<Expr, Expr> solved_;  // symbols that stand for something else; canonical
   std::unordered_map<Expr, std::string> solved_at_;
+  std::unordered_map<Expr, Expr> numbers_;  // quotients and the like that a guard says are so many; canonical
+  size_t replaced_ = 0;                     // what was put into the two, ever
   std::vector<AskedGuard> guards_;
   std::vector<Promise> promises_;  // by symbol
   size_t bounds_ = 0;              // so many guards are of promises

@@ -187,6 +187,39 @@ TEST(Environment, EqualSizesBecomeOne) {
   EXPECT_TRUE(texts(e).empty());  // the types say it
 }
 
+TEST(Environment, AQuotientThatIsFoundToBeANumberStandsForIt) {
+  Environment e;
+  const Expr rows = e.add(5), columns = e.add(6);
+  const Expr windows = floordiv(rows + Expr(6), Expr(7)), across = floordiv(columns + Expr(6), Expr(7));
+  EXPECT_TRUE(e.holds(kEqual, Expr(3) * windows, Expr(3)));
+  EXPECT_TRUE(e.holds(kEqual, across, Expr(1)));
+  EXPECT_EQ(e.canonical(Expr(49) * rows * windows * across), Expr(49) * rows);
+  EXPECT_EQ(e.canonical(floordiv(rows, windows + Expr(1))), floordiv(rows, Expr(2)));
+  const std::vector<std::string> guards = {"(s0 + 6) // 7 == 1", "(s1 + 6) // 7 == 1"};
+  EXPECT_EQ(texts(e), guards);
+  EXPECT_TRUE(e.holds(kLess, Expr(0), windows));
+  EXPECT_EQ(texts(e), guards) << "that follows";
+  // One that stands for another size takes along what was found of it.
+  const Expr same = e.add(5);
+  EXPECT_TRUE(e.holds(kEqual, floordiv(same + Expr(6), Expr(7)), Expr(1)));
+  EXPECT_TRUE(e.holds(kEqual, same, rows));
+  EXPECT_EQ(e.canonical(floordiv(same + Expr(6), Expr(7))), Expr(1));
+  EXPECT_EQ(texts(e), guards);
+  const Environment later = Environment::assuming(e.facts());
+  EXPECT_TRUE(later.follows(kEqual, Expr(49) * rows * windows * across, Expr(49) * rows));
+}
+
+TEST(Environment, WhatIsAMultipleSaysWhatItsPartsAre) {
+  Environment e;
+  const Expr rows = e.add(14), columns = e.add(5);
+  const Expr half = floordiv(rows + Expr(1), Expr(2)), windows = floordiv(half + Expr(6), Expr(7));
+  EXPECT_TRUE(e.holds(kEqual, Expr(1344) * windows, Expr(192) * half));
+  EXPECT_EQ(e.canonical(Expr(14) * windows * columns + Expr(1)), Expr(2) * half * columns + Expr(1));
+  EXPECT_EQ(e.canonical(Expr(3) * windows), Expr(3) * windows);
+  EXPECT_EQ(e.canonical(floordiv(Expr(7) * windows * columns, half)), columns);
+  EXPECT_TRUE(Environment::assuming(e.facts()).follows(kEqual, Expr(49) * windows, Expr(7) * half));
+}
+
 TEST(Environment, WhatIsPresumedIsNoGuard) {
   Environment e;
   const Expr a = e.add(7), b = e.add(9);

@@ -38,10 +38,13 @@ bool is_order(Relation r) { return r == Relation::kLess || r == Relation::kLessE
 
 }  // namespace
 
-PreparedFact::PreparedFact(SizeGuard fact) : guard_(std::move(fact)), difference_(guard_.a - guard_.b) {
+PreparedFact::PreparedFact(SizeGuard fact)
+    : guard_(std::move(fact)), difference_(without_content(guard_.a - guard_.b)) {
   if (is_order(guard_.relation)) given_ = {at_least_zero(-difference_ - Expr(guard_.relation == Relation::kLess))};
   if (guard_.relation == Relation::kEqual) given_ = {at_least_zero(-difference_), at_least_zero(difference_)};
 }
+
+Question::Question(Relation r, Expr difference) : relation_(r), difference_(without_content(difference)) {}
 
 Question::Wanted::Wanted(Expr e) : sum(at_least_zero(e)) {
   std::vector<Expr> sizes;

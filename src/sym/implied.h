@@ -35,7 +35,7 @@ class PreparedFact {
 class Question {
  public:
   Question(Relation r, Expr a, Expr b) : Question(r, a - b) {}
-  Question(Relation r, Expr difference) : relation_(r), difference_(difference) {}
+  Question(Relation r, Expr difference);
   std::optional<bool> answer_by(const PreparedFact& fact);
 
  private:

@@ -35,6 +35,13 @@ TEST(Implied, ByAnEqualityOrADifference) {
   EXPECT_EQ(answer({kNotEqual, a, b}, kLess, b, a), std::nullopt);
 }
 
+TEST(Implied, ThreeTimesOfBothSidesSayTheSame) {
+  const Expr a = size_symbol(0), b = size_symbol(1), half = floordiv(a + b + Expr(1), Expr(2));
+  const SizeGuard fact{Relation::kEqual, Expr(144) * half, Expr(144) * a + Expr(144) * b - Expr(144) * half};
+  EXPECT_EQ(answer(fact, Relation::kEqual, half, a + b - half), true);
+  EXPECT_EQ(answer(fact, Relation::kEqual, Expr(36) * half, Expr(36) * (a + b - half)), true);
+}
+
 // Whatever is answered holds wherever the fact does.
 TEST(Implied, AnswersAgreeWithNumbers) {
   std::mt19937 random(7);

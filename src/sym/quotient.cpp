@@ -1,30 +1,102 @@
-// A factor that is left out, or a number that is tried: what the quotient is at some sizes.
+// Long division of polynomials in the parts of two sums, with numbers for coefficients. Parts that are neither sums nor
+// products (a size, a quotient, a minimum) are its variables.
 #include "sym/quotient.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <vector>
 
 namespace flashover::sym {
 namespace {
 
-constexpr int64_t kSomeSize = 1009;
+constexpr size_t kMostTerms = 64;
+constexpr int64_t kMostCoefficient = int64_t{1} << 31;  // two of them multiply without overflow
+
+using Powers = std::vector<int32_t>;  // by variable
+struct LowerDegree {
+  bool operator()(const Powers& a, const Powers& b) const {
+    const int32_t x = std::accumulate(a.begin(), a.end(), 0), y = std::accumulate(b.begin(), b.end(), 0);
+    return x != y ? x < y : a < b;
+  }
+};
+using Polynomial = std::map<Powers, int64_t, LowerDegree>;  // coefficients, none of them 0
+
+std::span<const Expr> parts_of(const Expr& e, Kind kind) {
+  return e.kind() == kind ? e.operands() : std::span<const Expr>(&e, 1);
+}
+
+std::vector<Expr> variables_of(std::initializer_list<Expr> sums) {
+  std::vector<Expr> out;
+  for (const Expr& sum : sums)
+    for (const Expr& term : parts_of(sum, Kind::kAdd))
+      for (const Expr& factor : parts_of(term, Kind::kMul))
+        if (!factor.is_const() && std::ranges::find(out, factor) == out.end()) out.push_back(factor);
+  return out;
+}
+
+Polynomial polynomial_of(const Expr& e, const std::vector<Expr>& variables) {
+  Polynomial out;
+  for (const Expr& term : parts_of(e, Kind::kAdd)) {
+    Powers powers(variables.size(), 0);
+    int64_t coefficient = 1;
+    for (const Expr& factor : parts_of(term, Kind::kMul)) {
+      if (factor.is_const())
+        coefficient = factor.value();
+      else
+        ++powers[static_cast<size_t>(std::ranges::find(variables, factor) - variables.begin())];
+    }
+    if (coefficient != 0) out[std::move(powers)] = coefficient;
+  }
+  return out;
+}
+
+bool is_small(const Polynomial& p) {
+  return p.size() <= kMostTerms &&
+         std::ranges::all_of(p, [](const auto& t) { return std::abs(t.second) < kMostCoefficient; });
+}
+
+// a / b of one term each.
+std::optional<std::pair<Powers, int64_t>> divided(const std::pair<const Powers, int64_t>& a,
+                                                  const std::pair<const Powers, int64_t>& b) {
+  if (a.second % b.second != 0) return std::nullopt;
+  Powers powers = a.first;
+  for (size_t i = 0; i < powers.size(); ++i)
+    if ((powers[i] -= b.first[i]) < 0) return std::nullopt;
+  return std::pair(std::move(powers), a.second / b.second);
+}
+
+void subtract(Polynomial& from, const std::pair<Powers, int64_t>& term, const Polynomial& times) {
+  for (const auto& [powers, coefficient] : times) {
+    Powers product = powers;
+    for (size_t i = 0; i < product.size(); ++i) product[i] += term.first[i];
+    const auto at = from.try_emplace(std::move(product), 0).first;
+    if ((at->second -= term.second * coefficient) == 0) from.erase(at);
+  }
+}
 
 }  // namespace
 
 std::optional<Expr> whole_quotient(Expr a, Expr b) {
   if (a == b) return Expr(1);
-  if (a.kind() == Kind::kMul) {
-    const auto factors = a.operands();
-    if (const auto at = std::ranges::find(factors, b); at != factors.end()) {
-      Expr rest = 1;
-      for (auto f = factors.begin(); f != factors.end(); ++f)
-        if (f != at) rest = rest * *f;
-      return rest;
-    }
+  const std::vector<Expr> variables = variables_of({a, b});
+  Polynomial rest = polynomial_of(a, variables);
+  const Polynomial by = polynomial_of(b, variables);
+  if (by.empty() || !is_small(by)) return std::nullopt;
+  Expr quotient = 0;
+  while (!rest.empty()) {  // each step takes the highest term away
+    if (!is_small(rest)) return std::nullopt;
+    const auto term = divided(*rest.rbegin(), *by.rbegin());
+    if (!term) return std::nullopt;
+    Expr product = term->second;
+    for (size_t i = 0; i < variables.size(); ++i)
+      for (int32_t n = 0; n < term->first[i]; ++n) product *= variables[i];
+    quotient += product;
+    subtract(rest, *term, by);
   }
-  const auto size = [](Expr) { return kSomeSize; };
-  const int64_t x = evaluate(a, size), y = evaluate(b, size);
-  if (y == 0 || x % y != 0 || !(Expr(x / y) * b == a)) return std::nullopt;
-  return Expr(x / y);
+  return quotient;
 }
+
+Expr quotient(Expr a, Expr b) { return whole_quotient(a, b).value_or(floordiv(a, b)); }
 
 }  // namespace flashover::sym

@@ -6,6 +6,7 @@
 namespace flashover::sym {
 namespace {
 
+constexpr size_t kLargePlace = 2;
 constexpr int64_t kLowestTried = -1000;  // of a variable without a least value
 
 // The same in every process: what is proven must not depend on anything else.
@@ -66,6 +67,11 @@ bool somewhere_equal(Expr a, Expr b) {
   return somewhere(a, b, [](int64_t x, int64_t y) { return x == y; });
 }
 
+bool usually_below(Expr a, Expr b) {
+  const int64_t x = samples(a)[kLargePlace], y = samples(b)[kLargePlace];
+  return x != kNoSample && y != kNoSample ? x < y : a.hint() < b.hint();
+}
+
 Samples samples_of_constant(int64_t value) {
   Samples out;
   out.fill(value);
@@ -78,7 +84,7 @@ Samples samples_of_variable(std::string_view name, Range range) {
   const auto mixed = [&](int bit, bool large) {
     return (h >> bit & 1) == (large ? 1 : 0) ? 50'000 + part(bit + 1, 9973) : part(bit + 1, 4);
   };
-  Samples out = {0, 1 + part(0, 61), 97 + part(7, 4001), mixed(17, true), mixed(17, false), mixed(29, true)};
+  Samples out = {0, 1 + part(0, 61), 10'007 + part(7, 4001), mixed(17, true), mixed(17, false), mixed(29, true)};
   const int64_t lo = range.lo == -Range::kInf ? std::min(range.hi, kLowestTried) : range.lo;
   for (int64_t& x : out) {
     if (range.hi != Range::kInf && range.hi - lo < x) x %= range.hi - lo + 1;

@@ -25,6 +25,9 @@ bool somewhere_not_below(Expr a, Expr b);
 bool somewhere_apart(Expr a, Expr b);
 bool somewhere_equal(Expr a, Expr b);
 
+// a < b where all variables are large: an order of sizes and strides, and no fact.
+bool usually_below(Expr a, Expr b);
+
 // For whoever makes nodes.
 Samples samples_of_constant(int64_t value);
 Samples samples_of_variable(std::string_view name, Range range);

@@ -845,17 +845,8 @@ bool proven_ne(Expr a, Expr b) {
 bool proven_lt(Expr a, Expr b) { return !somewhere_not_below(a, b) && at_least(b - a, 1); }
 bool proven_le(Expr a, Expr b) { return a == b || (!somewhere_above(a, b) && at_least(b - a, 0)); }
 
-Expr substitute(Expr e, const Bindings& bindings) {
-  if (e.is_const()) return e;
-  if (e.kind() == Kind::kVar) return bindings(e).value_or(e);
-  std::vector<Expr> ops(e.operands().begin(), e.operands().end());
-  bool changed = false;
-  for (Expr& o : ops) {
-    Expr n = substitute(o, bindings);
-    changed |= !(n == o);
-    o = n;
-  }
-  if (!changed) return e;
+namespace {
+Expr rebuilt(Expr e, const std::vector<Expr>& ops) {
   switch (e.kind()) {
     case Kind::kAdd: {
       Sum s;
@@ -880,6 +871,24 @@ Expr substitute(Expr e, const Bindings& bindings) {
   }
   return e;
 }
+
+Expr substituted(Expr e, const Bindings& bindings, bool parts) {
+  if (e.is_const()) return e;
+  if (e.kind() == Kind::kVar) return bindings(e).value_or(e);
+  std::vector<Expr> ops(e.operands().begin(), e.operands().end());
+  bool changed = false;
+  for (Expr& o : ops) {
+    Expr n = substituted(o, bindings, parts);
+    changed |= !(n == o);
+    o = n;
+  }
+  const Expr out = changed ? rebuilt(e, ops) : e;
+  return parts && is_part(out) ? bindings(out).value_or(out) : out;
+}
+}  // namespace
+
+Expr substitute(Expr e, const Bindings& bindings) { return substituted(e, bindings, false); }
+Expr substitute_parts(Expr e, const Bindings& bindings) { return substituted(e, bindings, true); }
 
 int64_t evaluate(Expr e, const std::function<int64_t(Expr)>& value) {
   auto fold = [&](auto&& combine) {

@@ -111,10 +111,18 @@ bool known_divisible(Expr a, int64_t by);
 
 using Bindings = std::function<std::optional<Expr>(Expr variable)>;
 Expr substitute(Expr e, const Bindings& bindings);  // re-simplifies
+// The same; quotients, remainders and the like (of parts that are replaced already) are asked for, too.
+Expr substitute_parts(Expr e, const Bindings& bindings);
 int64_t evaluate(Expr e, const std::function<int64_t(Expr variable)>& value);
 void collect_vars(Expr e, std::vector<Expr>& out);  // unique, in order of first appearance
 // d e / d v if e is affine in v with a constant or symbol-only coefficient: the stride of v; nullopt otherwise.
 std::optional<Expr> coefficient(Expr e, Expr v);
+
+// Neither a number, nor a variable, nor a sum or product.
+inline bool is_part(Expr e) {
+  const Kind k = e.kind();
+  return k == Kind::kFloorDiv || k == Kind::kMod || k == Kind::kMin || k == Kind::kMax;
+}
 
 Expr parse(std::string_view text);  // variables must exist, but size symbols; throws UserError with the column
 Expr product(std::span<const Expr> factors);

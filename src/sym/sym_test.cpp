@@ -311,6 +311,13 @@ TEST(Sym, WholeQuotients) {
   EXPECT_EQ(whole_quotient(Expr(20) * u + Expr(20) * v, u + v), Expr(20));
   EXPECT_EQ(whole_quotient(u * v * Expr(3), v), u * Expr(3));
   EXPECT_EQ(whole_quotient(u + Expr(1009), u), std::nullopt);
+  const Expr half = floordiv(u, Expr(2)), frames = half - Expr(1);
+  EXPECT_EQ(whole_quotient(v * frames * Expr(32), v * frames), Expr(32));
+  EXPECT_EQ(whole_quotient((u + v) * frames * u, frames * (u + v)), u);
+  EXPECT_EQ(whole_quotient((u + v) * (u - v), u - v), u + v);
+  EXPECT_EQ(whole_quotient((u + v) * (u - v) + Expr(1), u - v), std::nullopt);
+  EXPECT_EQ(whole_quotient(Expr(6) * u, Expr(4)), std::nullopt);
+  EXPECT_EQ(whole_quotient(Expr(0), u + v), Expr(0));
 }
 
 }  // namespace

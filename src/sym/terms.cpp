@@ -17,4 +17,17 @@ int64_t content(Expr e) {
   return out;
 }
 
+Expr without_content(Expr e) {
+  const int64_t by = content(e);
+  if (by <= 1) return e;
+  Expr out = 0;
+  for (Expr t : e.kind() == Kind::kAdd ? e.operands() : std::span<const Expr>(&e, 1)) {
+    Expr rest = 1;
+    if (!t.is_const())
+      for (Expr factor : t.operands().subspan(1)) rest *= factor;
+    out += Expr((t.is_const() ? t : t.operands()[0]).value() / by) * rest;
+  }
+  return out;
+}
+
 }  // namespace flashover::sym

@@ -197,7 +197,7 @@ class SizeNode final : public c10::SymNodeImpl {
   c10::SymNode mul(const c10::SymNode& other) override { return made(expr() * of(other)); }
   c10::SymNode floordiv(const c10::SymNode& other) override {
     const Expr by = divisor(other);
-    return made(sym::whole_quotient(expr(), by).value_or(sym::floordiv(expr(), by)));
+    return made(sym::quotient(expr(), by));
   }
   c10::SymNode mod(const c10::SymNode& other) override { return made(sym::mod(expr(), divisor(other))); }
   c10::SymNode neg() override { return made(-expr()); }

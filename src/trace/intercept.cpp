@@ -133,19 +133,23 @@ graph::Mask known_mask(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   }
 }
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+at::Tensor attention(c10::DispatchKeySet keys, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
                      bool gqa) {
   if (auto whole = record_attention(q, k, v, mask, dropout, causal, scale, gqa)) return *whole;
-  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  // What ATen's formula for other shapes calls comes here again: its products ask for the numbers of sizes.
+  const auto by_aten = [&, below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
+                                                              c10::DispatchKey::TESTING_ONLY_GenericWrapper)](
+                           const std::optional<at::Tensor>& m, bool is_causal) {
+    return at::_ops::scaled_dot_product_attention::redispatch(below, q, k, v, m, dropout, is_causal, scale, gqa);
+  };
   // ATen asks of a mask whether its sizes are 1. Its kernels compute the same, so the answer is that of larger sizes.
   std::optional<sym::PresumeScope> presume;
   if (is_symbolic(q)) presume.emplace();
   // With gradients ATen chooses the library here and now.
   const graph::Mask kind = mask && !causal ? known_mask(q, k, *mask) : graph::Mask::kOther;
-  if (kind != graph::Mask::kOther)
-    return at::scaled_dot_product_attention(q, k, v, {}, dropout, kind == graph::Mask::kCausal, scale, gqa);
-  return at::scaled_dot_product_attention(q, k, v, dense_rows(q, mask), dropout, causal, scale, gqa);
+  if (kind != graph::Mask::kOther) return by_aten({}, kind == graph::Mask::kCausal);
+  return by_aten(dense_rows(q, mask), causal);
 }
 
 // ATen looks for zeros and then takes a formula over selected elements, or (of tensors without values) one step for
@@ -261,9 +265,18 @@ std::vector<at::Tensor> broadcast_tensors(at::TensorList tensors) {
 }
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
-  if ((is_symbolic(a) || is_symbolic(b)) && a.dim() > 2 && b.dim() == 2)
+  const bool symbolic = is_symbolic(a) || is_symbolic(b);
+  if (symbolic && a.dim() > 2 && b.dim() == 2)
     return by_rows(a, b.sym_size(1), [&](const at::Tensor& flat) { return at::mm(flat, b); });
-  if ((is_symbolic(a) || is_symbolic(b)) && a.dim() > 2 && b.dim() > 2) {
+  if (symbolic && a.dim() > 2 && b.dim() == 1)
+    return by_rows(a, 1, [&](const at::Tensor& flat) { return at::mm(flat, b.unsqueeze(1)); }).squeeze(-1);
+  if (symbolic && a.dim() == 1 && b.dim() > 2) return trace::matmul(b.mT(), a);
+  // Like ATen: a gradient of the matrix is not to be added up over batches that were made for it.
+  if (symbolic && a.dim() == 2 && b.dim() > 2 && a.requires_grad())
+    return by_rows(b.mT(), a.sym_size(0), [&](const at::Tensor& flat) { return at::mm(flat, a.t()); })
+        .mT()
+        .contiguous();
+  if (symbolic && std::min(a.dim(), b.dim()) >= 2 && std::max(a.dim(), b.dim()) > 2) {
     // Batches are those of both, broadcast; the product is of batches of matrices.
     const auto n = static_cast<size_t>(std::max(a.dim(), b.dim()) - 2);
     std::vector<c10::SymInt> batch;

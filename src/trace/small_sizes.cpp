@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "ops/names.h"
+#include "sym/quotient.h"
 #include "torch/convert.h"
 #include "torch/size_node.h"
 #include "trace/recorder.h"
@@ -460,7 +461,7 @@ std::optional<Sizes> Recorder::reshaped(const at::Tensor& t, c10::SymIntArrayRef
   // (What is asked of sizes that follow from data becomes a check of each call.)
   if (sym::has_data_size(all) || sym::has_data_size(rest)) return std::nullopt;
   if (hole && !sym::known_lt(0, rest)) return std::nullopt;
-  if (hole) sizes[*hole] = sym::floordiv(all, rest);
+  if (hole) sizes[*hole] = sym::quotient(all, rest);
   if (!sym::known_eq(hole ? sizes[*hole] * rest : rest, all)) return std::nullopt;
   return sizes;
 }

@@ -8,6 +8,7 @@
 #include "ops/args.h"
 #include "ops/aten/infer.h"
 #include "ops/names.h"
+#include "sym/samples.h"
 
 namespace flashover::graph {
 namespace {
@@ -255,7 +256,7 @@ std::optional<ViewSteps> view_steps_by_geometry(const TensorType& parent, const 
   ViewSteps steps;
   std::vector<int64_t> order = iota(parent.rank());
   std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return parent.strides[a].hint() > parent.strides[b].hint(); });
+                   [&](int64_t a, int64_t b) { return sym::usually_below(parent.strides[b], parent.strides[a]); });
   if (!is_contiguous(parent)) steps.push_back(permute_step(std::move(order)));
   const sym::Expr offset = child.offset - parent.offset;
   sym::Expr last = offset;

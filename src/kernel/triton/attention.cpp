@@ -1,4 +1,6 @@
-// Sums are f32. Products of f32 operands are made of three products of tensor cores, whose error is f32's.
+// A program has rows of its own, along y of its tiles, and goes over all others, along x: queries over keys, or (for
+// gradients of keys and values) keys over queries. Sums are f32. Products of f32 operands are made of three products of
+// tensor cores, whose error is f32's.
 #include "kernel/triton/attention.h"
 
 #include <algorithm>
@@ -20,6 +22,7 @@ int64_t widest(const FlexAttention& a) {
   for (const FlexAttention::Score& s : a.scores) w = std::max(w, s.width);
   return w;
 }
+bool is_columns(const FlexAttention& a) { return a.result == FlexAttention::Result::kColumns; }
 bool is_single(const loops::Kernel& k) { return k.params[k.attention->values.slot].dtype == DType::kF32; }
 
 // The largest power of two up to `most` that divides a block.
@@ -42,14 +45,14 @@ class AttentionText {
   void write() {
     e_.wide |= has_wide_offsets();
     name_axes();
-    columns() ? key_program() : query_program();
+    begin_program();
     const std::string begin = std::exchange(e_.out, "");
     if (columns() && a_.group != 1) {
       put("for i1 in range(kh * " + num(a_.group) + ", (kh + 1) * " + num(a_.group) + "):");
       inside_ = "    ";
     }
     if (a_.query_block == 0) {
-      put("for begin in range(0, " + size(columns() ? queries() : keys()) + ", " + num(step()) + "):");
+      put("for begin in range(0, " + size(columns() ? queries() : keys()) + ", " + num(e_.tile.x) + "):");
       tile(true);
     } else {
       blocks(a_.partial, true);
@@ -66,10 +69,15 @@ class AttentionText {
   Expr heads() const { return k_.outer[1].extent; }
   Expr queries() const { return k_.outer[2].extent; }
   Expr keys() const { return k_.stages[0].loops[0].extent; }
-  bool columns() const { return a_.result == FlexAttention::Result::kColumns; }
+  bool columns() const { return is_columns(a_); }
   bool weighs() const { return a_.result == FlexAttention::Result::kSoftmax; }
-  // What a program's loop goes over: keys, or queries.
-  int64_t step() const { return columns() ? e_.tile.y : e_.tile.x; }
+  // The operands of a score whose rows are the program's, and those that it goes over.
+  const FlexOperand& own(const FlexAttention::Score& s) const { return columns() ? s.right : s.left; }
+  const FlexOperand& other(const FlexAttention::Score& s) const { return columns() ? s.left : s.right; }
+  std::string own_row() const { return columns() ? "j0" : "i2"; }
+  std::string other_row() const { return columns() ? "i2" : "j0"; }
+  std::string own_head() const { return columns() ? key_head() : "i1"; }
+  std::string other_head() const { return columns() ? "i1" : key_head(); }
   void put(const std::string& text) { line(e_, inside_ + text); }
   std::string size(Expr e) const { return text(e_.at, e); }
   int64_t padded(int64_t width) const { return std::max(kLeast, power_of_2(width)); }
@@ -84,8 +92,10 @@ class AttentionText {
       for (size_t d = 0; d < o.strides.size(); ++d) last += sizes[d] * o.strides[d];
       return !last.is_const() || last.value() > INT32_MAX;
     };
-    const Expr most_queries = queries() + e_.tile.y, most_keys = keys() + e_.tile.x;
-    bool wide = far(a_.values, most_keys, padded(a_.value_width)) || far(a_.out, most_queries, padded(a_.value_width));
+    const int64_t tile = std::max(e_.tile.y, e_.tile.x);
+    const Expr most_queries = queries() + tile, most_keys = keys() + tile;
+    bool wide = far(a_.values, columns() ? most_queries : most_keys, padded(a_.value_width)) ||
+                far(a_.out, columns() ? most_keys : most_queries, padded(a_.value_width));
     for (const FlexAttention::Score& s : a_.scores)
       wide = wide || far(s.left, most_queries, padded(s.width)) || far(s.right, most_keys, padded(s.width));
     return wide;
@@ -114,10 +124,10 @@ class AttentionText {
   void name_axes() {
     e_.at.names[k_.outer[0].var.node()] = {"i0", 0};
     e_.at.names[k_.outer[1].var.node()] = {"i1", 0};
-    e_.at.names[k_.outer[2].var.node()] = {"i2", kY};
-    e_.at.names[k_.stages[0].loops[0].var.node()] = {"j0", kX};
-    if (!sym::known_divisible(queries(), e_.tile.y)) e_.y_mask = "ym";
-    if (!sym::known_divisible(keys(), e_.tile.x)) e_.x_mask = "xm";
+    e_.at.names[k_.outer[2].var.node()] = {"i2", columns() ? kX : kY};
+    e_.at.names[k_.stages[0].loops[0].var.node()] = {"j0", columns() ? kY : kX};
+    if (!sym::known_divisible(columns() ? keys() : queries(), e_.tile.y)) e_.y_mask = "ym";
+    if (!sym::known_divisible(columns() ? queries() : keys(), e_.tile.x)) e_.x_mask = "xm";
   }
   // Which part of which head a program computes.
   void part(Expr parts, Expr heads, const std::string& head) {
@@ -128,65 +138,62 @@ class AttentionText {
     put(head + " = (head % " + divisor(e_.at, heads) + ")" + wide_cast(e_));
     put("i0 = (head // " + divisor(e_.at, heads) + ")" + wide_cast(e_));
   }
-  // Queries from `begin` on, and keys.
-  void query_rows(const std::string& begin) {
-    put("i2 = " + begin + " + tl.arange(0, " + num(e_.tile.y) + ")[:, None]" + wide_cast(e_));
-    if (!e_.y_mask.empty()) put("ym = i2 < " + size(queries()));
+  void own_rows() {
+    put(own_row() + " = part * " + num(e_.tile.y) + " + tl.arange(0, " + num(e_.tile.y) + ")[:, None]" + wide_cast(e_));
+    if (!e_.y_mask.empty()) put("ym = " + own_row() + " < " + size(columns() ? keys() : queries()));
   }
-  void key_columns(const std::string& begin) {
-    const std::string range = begin + " + tl.arange(0, " + num(e_.tile.x) + ")";
-    put("j0 = " + range + "[None, :]" + wide_cast(e_));
+  // `row` is the same along y: of values, whose sum a product makes.
+  void other_rows() {
+    const std::string range = "begin + tl.arange(0, " + num(e_.tile.x) + ")";
+    put(other_row() + " = " + range + "[None, :]" + wide_cast(e_));
     put("row = " + range + "[:, None]" + wide_cast(e_));
     if (e_.x_mask.empty()) return;
-    put("xm = j0 < " + size(keys()));
-    put("rm = row < " + size(keys()));
+    const std::string all = size(columns() ? queries() : keys());
+    put("xm = " + other_row() + " < " + all);
+    put("rm = row < " + all);
   }
   void widths() {
     for (size_t i = 0; i < a_.scores.size(); ++i) {
-      left_masks_.push_back(elements(("d" + num(i)).c_str(), a_.scores[i].width, false));
-      right_masks_.push_back(elements(("c" + num(i)).c_str(), a_.scores[i].width, true));
+      own_masks_.push_back(elements(("d" + num(i)).c_str(), a_.scores[i].width, false));
+      other_masks_.push_back(elements(("c" + num(i)).c_str(), a_.scores[i].width, true));
     }
     value_mask_ = elements("dv", a_.value_width, false);
-    const int64_t rows = columns() ? e_.tile.x : e_.tile.y;
-    put("acc = tl.zeros([" + num(rows) + ", " + num(padded(a_.value_width)) + "], tl.float32)");
+    put("acc = tl.zeros([" + num(e_.tile.y) + ", " + num(padded(a_.value_width)) + "], tl.float32)");
   }
-  void load_left() {
+  void load_own() {
     for (size_t i = 0; i < a_.scores.size(); ++i)
-      put("left" + num(i) + " = " +
-          loaded(at(a_.scores[i].left, {"i0", "i1", "i2", "d" + num(i)}), conjunction(e_.y_mask, left_masks_[i])));
+      put("own" + num(i) + " = " +
+          loaded(at(own(a_.scores[i]), {"i0", own_head(), own_row(), "d" + num(i)}),
+                 conjunction(e_.y_mask, own_masks_[i])));
   }
-  void load_right() {
+  void load_others() {
     for (size_t i = 0; i < a_.scores.size(); ++i)
-      put("right" + num(i) + " = " +
-          loaded(at(a_.scores[i].right, {"i0", key_head(), "j0", "c" + num(i)}),
-                 conjunction(e_.x_mask, right_masks_[i])));
+      put("other" + num(i) + " = " +
+          loaded(at(other(a_.scores[i]), {"i0", other_head(), other_row(), "c" + num(i)}),
+                 conjunction(e_.x_mask, other_masks_[i])));
   }
 
-  void query_program() {
+  void begin_program() {
     const Tile& t = e_.tile;
-    part(sym::ceildiv(queries(), t.y), heads(), "i1");
-    if (a_.group != 1) put("kh = i1 // " + num(a_.group));
-    query_rows("part * " + num(t.y));
-    if (a_.query_block > 0) put("block = part // " + num(a_.query_block / t.y));
+    if (columns()) {
+      part(sym::ceildiv(keys(), t.y), sym::floordiv(heads(), a_.group), key_head());
+    } else {
+      part(sym::ceildiv(queries(), t.y), heads(), "i1");
+      if (a_.group != 1) put("kh = i1 // " + num(a_.group));
+    }
+    own_rows();
+    if (a_.query_block > 0) put("block = part // " + num((columns() ? a_.key_block : a_.query_block) / t.y));
     widths();
-    load_left();
+    load_own();
     if (!weighs()) return;
     put("most = tl.full([" + num(t.y) + ", 1], float(\"-inf\"), tl.float32)");
     put("total = tl.zeros([" + num(t.y) + ", 1], tl.float32)");
-  }
-  void key_program() {
-    const Tile& t = e_.tile;
-    part(sym::ceildiv(keys(), t.x), sym::floordiv(heads(), a_.group), key_head());
-    key_columns("part * " + num(t.x));
-    if (a_.key_block > 0) put("block = part // " + num(a_.key_block / t.x));
-    widths();
-    load_right();
   }
 
   void blocks(const FlexAttention::Blocks& b, bool masked) {
     const int64_t listed = columns() ? a_.query_block : a_.key_block, whose = columns() ? a_.key_block : a_.query_block;
     const Expr all = columns() ? queries() : keys(), mine = columns() ? keys() : queries();
-    const std::string parts = num(listed / step()), last = size(sym::ceildiv(all, listed) - 1);
+    const std::string parts = num(listed / e_.tile.x), last = size(sym::ceildiv(all, listed) - 1);
     // (Lists are data: none is read beyond its end, and they name blocks that exist.)
     const bool all_rows = sym::known_le(sym::ceildiv(mine, whose), b.rows);
     put("count = " + loaded(at(b.counts, {"i0", "i1", "block"}), all_rows ? "" : "block < " + size(b.rows)));
@@ -195,16 +202,16 @@ class AttentionText {
     const std::string stride = b.indices.strides[3].is_const(1) ? "" : " * " + divisor(e_.at, b.indices.strides[3]);
     put("    nth = tl.load(list + n // " + parts + stride + ")");
     put("    begin = tl.maximum(tl.minimum(nth, " + last + "), 0) * " + num(listed) + " + n % " + parts + " * " +
-        num(step()));
+        num(e_.tile.x));
     tile(masked);
   }
 
-  // Keys from `begin` on, for the program's queries, or the other way round.
+  // The program's rows against others, from `begin` on.
   void tile(bool masked) {
     const std::string outside = inside_;
     inside_ += "    ";
-    columns() ? query_rows("begin") : key_columns("begin");
-    columns() ? load_left() : load_right();
+    other_rows();
+    load_others();
     e_.scratch.clear();
     std::erase_if(e_.available, [&](const Available& v) { return columns() || v.value.axes & kX; });
     if (columns()) e_.memo.clear();
@@ -212,20 +219,18 @@ class AttentionText {
       const FlexAttention::Score& s = a_.scores[i];
       const std::string n = num(i);
       const bool single = k_.params[s.left.slot].dtype == DType::kF32;
-      put("s" + n + " = tl.dot(left" + n + ", right" + n + (single ? ", input_precision=\"tf32x3\"" : "") + ") * " +
+      put("s" + n + " = tl.dot(own" + n + ", other" + n + (single ? ", input_precision=\"tf32x3\"" : "") + ") * " +
           constant(DType::kF32, s.scale, 0));
       set_score(static_cast<int32_t>(i), "s" + n);
     }
     run_stage(0);
     if (masked && k_.stages.size() > 1) run_stage(1);
-    const std::string there = columns() ? e_.y_mask : e_.x_mask;
-    if (!there.empty()) put("s0 = tl.where(" + there + ", s0, " + (weighs() ? "float(\"-inf\")" : "0.0") + ")");
+    if (!e_.x_mask.empty()) put("s0 = tl.where(" + e_.x_mask + ", s0, " + (weighs() ? "float(\"-inf\")" : "0.0") + ")");
     const std::string precise = is_single(k_) ? ", input_precision=\"tf32x3\"" : "";
-    const std::string rows = columns() ? "i2" : "row", head = columns() ? "i1" : key_head();
-    const std::string row_mask = columns() ? e_.y_mask : e_.x_mask.empty() ? "" : "rm";
+    const std::string row_mask = e_.x_mask.empty() ? "" : "rm";
     if (weighs()) online_softmax();
-    put("values = " + loaded(at(a_.values, {"i0", head, rows, "dv"}), conjunction(row_mask, value_mask_)));
-    const std::string weights = weighs() ? "weights" : columns() ? "tl.trans(s0)" : "s0";
+    put("values = " + loaded(at(a_.values, {"i0", other_head(), "row", "dv"}), conjunction(row_mask, value_mask_)));
+    const std::string weights = weighs() ? "weights" : "s0";
     put("acc = tl.dot(" + weights + ".to(values.dtype), values, acc" + (weighs() ? " * shrink" : "") + precise + ")");
     inside_ = outside;
   }
@@ -257,18 +262,11 @@ class AttentionText {
 
   void finish() {
     const DType written = k_.params[a_.out.slot].dtype;
-    if (!weighs()) {
-      const std::string row_mask = columns() ? (e_.x_mask.empty() ? "" : "rm") : e_.y_mask,
-                        mask = conjunction(row_mask, value_mask_);
-      put("tl.store(" +
-          (columns() ? at(a_.out, {"i0", key_head(), "row", "dv"}) : at(a_.out, {"i0", "i1", "i2", "dv"})) +
-          ", acc.to(" + type_name(written) + ")" + (mask.empty() ? ")" : ", " + mask + ")"));
-      return;
-    }
     const std::string mask = conjunction(e_.y_mask, value_mask_);
-    put("acc = acc / tl.where(total == 0.0, 1.0, total)");
-    put("tl.store(" + at(a_.out, {"i0", "i1", "i2", "dv"}) + ", acc.to(" + type_name(written) + ")" +
-        (mask.empty() ? ")" : ", " + mask + ")"));
+    const std::string out = at(a_.out, {"i0", own_head(), own_row(), "dv"});
+    if (weighs()) put("acc = acc / tl.where(total == 0.0, 1.0, total)");
+    put("tl.store(" + out + ", acc.to(" + type_name(written) + ")" + (mask.empty() ? ")" : ", " + mask + ")"));
+    if (!weighs()) return;
     const std::string rows = e_.y_mask.empty() ? ")" : ", " + e_.y_mask + ")";
     if (a_.log_sum.given()) {
       put("base = tl.where(most == float(\"inf\"), 0.0, most)");
@@ -281,7 +279,7 @@ class AttentionText {
   Emission& e_;
   const loops::Kernel& k_;
   const FlexAttention& a_;
-  std::vector<std::string> left_masks_, right_masks_;
+  std::vector<std::string> own_masks_, other_masks_;
   std::string inside_;  // the loops that lines stand in
   std::string value_mask_;
 };
@@ -299,13 +297,13 @@ Tile attention_tile(const loops::Kernel& k) {
   t.y = single || width > 128 || !forward ? 64 : 128;
   t.x = single || (!forward && width > 128) ? 32 : 64;
   t.warps = width > 64 && (t.y == 128 || !forward) ? 8 : 4;
-  if (k.outer[2].extent.is_const()) t.y = std::min(t.y, std::max(kLeast, power_of_2(k.outer[2].extent.value())));
-  const Expr keys = k.stages[0].loops[0].extent;
-  if (keys.is_const()) t.x = std::min(t.x, std::max(kLeast, power_of_2(keys.value())));
-  if (a.query_block > 0) {
-    t.y = part_of(a.query_block, t.y);
-    t.x = part_of(a.key_block, t.x);
-  }
+  const auto fit = [](int64_t& part, Expr rows, int64_t block) {
+    if (rows.is_const()) part = std::min(part, std::max(kLeast, power_of_2(rows.value())));
+    if (block > 0) part = part_of(block, part);
+  };
+  const bool columns = is_columns(a);
+  fit(columns ? t.x : t.y, k.outer[2].extent, a.query_block);
+  fit(columns ? t.y : t.x, k.stages[0].loops[0].extent, a.key_block);
   if (t.y <= 32) t.warps = std::min(t.warps, 4);
   return t;
 }
@@ -318,7 +316,7 @@ int attention_stages(const loops::Kernel& k) {
   const Expr query = k.outer[2].var, key = k.stages[0].loops[0].var;
   int64_t bytes = t.x * power_of_2(a.value_width) * info(k.params[a.values.slot].dtype).bytes;
   for (const FlexAttention::Score& s : a.scores)
-    bytes += t.x * power_of_2(s.width) * info(k.params[s.right.slot].dtype).bytes;
+    bytes += t.x * power_of_2(s.width) * info(k.params[(is_columns(a) ? s.left : s.right).slot].dtype).bytes;
   for (const loops::Stage& s : k.stages)
     for (const loops::Instr& in : s.body) {
       if (in.op != loops::Op::k_load) continue;

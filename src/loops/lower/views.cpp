@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "loops/lower/lower.h"
 #include "ops/args.h"
+#include "sym/samples.h"
 
 namespace flashover::loops {
 
@@ -40,8 +41,7 @@ Index reshape_index(const Index& at, const Sizes& to, const Sizes& from) {
     if (i > 0) a = to[--i];
     if (j > 0) b = from[--j];
     while (!sym::known_eq(a, b)) {
-      const bool grow_a =
-          i > 0 && (j == 0 || (a.is_const() && b.is_const() ? a.value() < b.value() : a.hint() < b.hint()));
+      const bool grow_a = i > 0 && (j == 0 || sym::usually_below(a, b));
       if (grow_a) {
         a *= to[--i];
       } else {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "sym/environment.h"
+#include "sym/samples.h"
 
 namespace flashover::ops::aten {
 namespace {
@@ -337,7 +338,7 @@ bool overlaps_itself(const Sizes& sizes, const Sizes& strides) {
   std::vector<size_t> order;
   for (size_t i = 0; i < sizes.size(); ++i)
     if (!sizes[i].is_const(1)) order.push_back(i);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a].hint() < strides[b].hint(); });
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return sym::usually_below(strides[a], strides[b]); });
   sym::Expr reach = 0;
   for (size_t i : order) {
     if (!sym::known_lt(reach, strides[i])) return true;
