@@ -639,6 +639,18 @@ bool surely_apart_or_equal(const c10::TensorImpl& a, const c10::TensorImpl& b) {
   return begin(a) == begin(b) && end(a) == end(b) && a.strides() == b.strides();
 }
 
+// One of them ends before the other begins, at all sizes.
+bool lie_apart(const TraceImpl& one, const TraceImpl& other) {
+  if (!one.is_symbolic() || !other.is_symbolic() || one.itemsize() != other.itemsize()) return false;
+  const TensorType a = one.symbolic_type(), b = other.symbolic_type();
+  const auto last = [](const TensorType& t) {
+    sym::Expr out = t.offset;
+    for (size_t d = 0; d < t.rank(); ++d) out += (t.sizes[d] - 1) * t.strides[d];
+    return out;
+  };
+  return sym::follows(sym::Relation::kLess, last(a), b.offset) || sym::follows(sym::Relation::kLess, last(b), a.offset);
+}
+
 bool is_dense(const c10::TensorImpl& t) { return t.is_non_overlapping_and_dense(); }
 
 // Element i of what is written comes from elements i of what is read, or from no element at all.
@@ -657,7 +669,8 @@ bool Recorder::overlaps(const OpFacts& facts) const {
       if (strides[d] == 0 && sizes[d] > 1) return true;
     for (const Operand& other : operands_)
       if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id &&
-          other.value != o.value && !same_place(*o.impl, *other.impl) && !surely_apart_or_equal(*o.impl, *other.impl))
+          other.value != o.value && !same_place(*o.impl, *other.impl) && !lie_apart(*o.impl, *other.impl) &&
+          !surely_apart_or_equal(*o.impl, *other.impl))
         return true;
   }
   return false;
@@ -671,8 +684,8 @@ void Recorder::refuse_ordered_write(const OpFacts& facts) const {
     for (const Operand& other : operands_)
       if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id &&
           other.value != o.value && !(is_by_element(facts) && same_place(*o.impl, *other.impl)) &&
-          !(is_dense(*o.impl) && is_dense(*other.impl)) && may_meet(*o.impl, *other.impl) &&
-          !(is_by_element(facts) && is_read_ahead(*o.impl, *other.impl)))
+          !lie_apart(*o.impl, *other.impl) && !(is_dense(*o.impl) && is_dense(*other.impl)) &&
+          may_meet(*o.impl, *other.impl) && !(is_by_element(facts) && is_read_ahead(*o.impl, *other.impl)))
         throw Declined(facts.schema.name +
                        " writes memory that it reads by another view: eager's result depends on its order");
   }

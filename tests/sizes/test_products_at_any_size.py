@@ -48,5 +48,7 @@ def test_one_compile_serves_every_size(name: str, trained: bool) -> None:
     for n in (2, 3, 5, 7, 1):
         x = inputs(n)
         got, want = (gradients(g, x) if trained else [g(*x)] for g in (compiled, f))
-        assert (wrong := differ(got, want, rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
+        # (The stride of a gradient's only batch is of no consequence, and ATen's differs by the way that it took.)
+        wrong = differ(got, want, rtol=1e-4, atol=1e-4, strides=n > 1)
+        assert wrong == "", f"size {n}: {wrong}"
     assert flashover.compile_stats()["graphs"] - before == 2

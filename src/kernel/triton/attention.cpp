@@ -294,9 +294,10 @@ Tile attention_tile(const loops::Kernel& k) {
   t.points = k.outer;
   t.scatter = true;  // (stages have loops that are no axis of their own)
   const bool forward = a.result == FlexAttention::Result::kSoftmax;
-  t.y = single || width > 128 || !forward ? 64 : 128;
+  // Four warps make 64 rows of a product at once: more of them would share fewer rows, and wait for each other.
+  t.y = single || width > 128 || (!forward && width <= 64) ? 64 : 128;
   t.x = single || (!forward && width > 128) ? 32 : 64;
-  t.warps = width > 64 && (t.y == 128 || !forward) ? 8 : 4;
+  t.warps = width > 64 && (t.y == 128 || (!forward && single)) ? 8 : 4;
   const auto fit = [](int64_t& part, Expr rows, int64_t block) {
     if (rows.is_const()) part = std::min(part, std::max(kLeast, power_of_2(rows.value())));
     if (block > 0) part = part_of(block, part);

@@ -454,6 +454,13 @@ bool embedding_bag(In in, Types& outs) {
   return true;
 }
 
+bool masked_scatter(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *mask = tensor(in, 1), *source = tensor(in, 2);
+  if (!x || !mask || !source || mask->dtype != DType::kBool || source->dtype != x->dtype) return false;
+  const auto sizes = broadcast(x->sizes, mask->sizes);
+  return sizes && one(outs, fresh(*x, x->dtype, *sizes));
+}
+
 }  // namespace
 
 void add_indexing(Table& t) {
@@ -464,6 +471,7 @@ void add_indexing(Table& t) {
   scatters("scatter_add", "default");
   scatters("scatter_reduce", "two");
   t.add("index_select.default", kind, index_select);
+  t.add("masked_scatter.default", OpKind::kExtern, masked_scatter);
   add_with_inplace<index_copy>(t, "index_add", "default", kind);
   add_with_inplace<index_copy>(t, "index_copy", "default", kind);
   add_with_inplace<index_copy>(t, "index_reduce", "default", kind);

@@ -99,6 +99,23 @@ bool grouped_mm(In in, Types& outs) {
   return one(outs, std::move(out));
 }
 
+// (A, B, upper, left, unitriangular): LAPACK's result, columns first in each matrix.
+bool solve_triangular(In in, Types& outs) {
+  const TensorType *a = tensor(in, 0), *b = tensor(in, 1);
+  if (!a || !b || a->rank() < 2 || b->rank() < 2 || a->dtype != b->dtype || has_zero_size(*a) || has_zero_size(*b))
+    return false;
+  const size_t m = a->rank(), n = b->rank();
+  const Expr rows = b->sizes[n - 2], columns = b->sizes[n - 1];
+  if (!eq(a->sizes[m - 2], a->sizes[m - 1]) || !eq(a->sizes[m - 1], flag(arg(in, 3)) ? rows : columns)) return false;
+  auto sizes = broadcast({a->sizes.begin(), a->sizes.end() - 2}, {b->sizes.begin(), b->sizes.end() - 2});
+  if (!sizes) return false;
+  sizes->insert(sizes->end(), {rows, columns});
+  TensorType out = fresh(*b, b->dtype, std::move(*sizes));
+  out.strides[out.rank() - 2] = 1;
+  out.strides[out.rank() - 1] = rows;
+  return one(outs, std::move(out));
+}
+
 }  // namespace
 
 void add_matmuls(Table& t) {
@@ -112,6 +129,7 @@ void add_matmuls(Table& t) {
   t.add("_addmm_activation.default", kind, addmm);
   t.add("_grouped_mm.default", kind, grouped_mm);
   t.add("mv.default", kind, mv);
+  t.add("linalg_solve_triangular.default", OpKind::kExtern, solve_triangular);
   t.add("dot.default", kind, dot);
   t.add("vdot.default", kind, dot);
   add_out<mm>(t, "mm", "default", "out", 2, kind);

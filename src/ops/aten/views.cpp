@@ -391,17 +391,16 @@ bool view_as_real(In in, Types& outs) {
 bool view_as_complex(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   if (!x || !is_floating(x->dtype) || x->dtype == DType::kBF16 || x->rank() == 0) return false;
-  if (!x->sizes.back().is_const(2) || !x->strides.back().is_const(1) || !known_sizes(*x) || !x->offset.is_const())
+  if (!x->sizes.back().is_const(2) || !x->strides.back().is_const(1) || !sym::known_divisible(x->offset, 2))
     return false;
   TensorType out = *x;
   out.dtype = to_complex(x->dtype);
   out.sizes.pop_back();
   out.strides.pop_back();
-  if (x->offset.value() % 2) return false;
-  out.offset = x->offset.value() / 2;
+  out.offset = sym::quotient(x->offset, 2);
   for (Expr& s : out.strides) {
-    if (s.value() % 2) return false;
-    s = s.value() / 2;
+    if (!sym::known_divisible(s, 2)) return false;
+    s = sym::quotient(s, 2);
   }
   return one(outs, std::move(out));
 }
