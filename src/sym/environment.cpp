@@ -10,6 +10,7 @@
 #include "sym/bounded.h"
 #include "sym/found.h"
 #include "sym/implied.h"
+#include "sym/quotient.h"
 #include "sym/simplest.h"
 #include "sym/terms.h"
 
@@ -883,5 +884,28 @@ bool known_le(Expr a, Expr b) {
   return asked ? asked->holds(Relation::kLessEqual, a, b) : proven_or_presumed(Relation::kLessEqual, a, b);
 }
 bool known_divisible(Expr a, int64_t by) { return known_eq(mod(a, Expr(by)), Expr(0)); }
+
+std::optional<Expr> whole_quotient_of_equals(Expr a, Expr b) {
+  if (!asked || asked->assumes() || has_data_size(a) || has_data_size(b)) return std::nullopt;
+  a = asked->canonical(a);
+  b = asked->canonical(b);
+  std::vector<Expr> there, here;
+  collect_vars(a, there);
+  collect_vars(b, here);
+  std::unordered_map<Expr, Expr> equal;
+  for (Expr v : here) {
+    if (std::ranges::find(there, v) != there.end()) continue;
+    const auto same = std::ranges::find_if(there, [&](Expr w) { return asked->now(v) == asked->now(w); });
+    if (same == there.end()) return std::nullopt;
+    equal.emplace(v, *same);
+  }
+  const auto by_equals = [&](Expr v) {
+    const auto found = equal.find(v);
+    return found == equal.end() ? std::nullopt : std::optional(found->second);
+  };
+  if (equal.empty() || !whole_quotient(a, substitute(b, by_equals))) return std::nullopt;
+  for (const auto& [v, w] : equal) asked->holds(Relation::kEqual, v, w);
+  return whole_quotient(asked->canonical(a), asked->canonical(b));
+}
 
 }  // namespace flashover::sym

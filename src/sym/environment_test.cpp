@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "sym/bounded.h"
+#include "sym/quotient.h"
 
 namespace flashover::sym {
 namespace {
@@ -218,6 +219,18 @@ TEST(Environment, WhatIsAMultipleSaysWhatItsPartsAre) {
   EXPECT_EQ(e.canonical(Expr(3) * windows), Expr(3) * windows);
   EXPECT_EQ(e.canonical(floordiv(Expr(7) * windows * columns, half)), columns);
   EXPECT_TRUE(Environment::assuming(e.facts()).follows(kEqual, Expr(49) * windows, Expr(7) * half));
+}
+
+TEST(Environment, SizesOfOneNumberDivideAsOne) {
+  Environment e;
+  const Expr batch = e.add(2), length = e.add(6), other = e.add(2), odd = e.add(5);
+  EXPECT_EQ(whole_quotient_of_equals(Expr(32) * batch * length, Expr(8) * other), std::nullopt) << "nobody asks";
+  const AskScope ask(&e);
+  EXPECT_EQ(whole_quotient_of_equals(batch * length, odd), std::nullopt);
+  EXPECT_EQ(whole_quotient_of_equals(batch * length + Expr(1), other), std::nullopt);
+  EXPECT_EQ(e.canonical(other), other);
+  EXPECT_EQ(whole_quotient_of_equals(Expr(32) * batch * length, Expr(8) * other), Expr(4) * length);
+  EXPECT_EQ(e.canonical(other), batch);
 }
 
 TEST(Environment, WhatIsPresumedIsNoGuard) {

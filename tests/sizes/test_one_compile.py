@@ -112,3 +112,19 @@ def test_a_container_does_not_look_at_the_sizes_in_what_it_holds() -> None:
         x = torch.randn(n, 3)
         torch.testing.assert_close(compiled(x), with_output(x))
     assert flashover.compile_stats()["frames"] - before == 1
+
+
+def test_a_batch_of_another_input_divides() -> None:
+    """As decoders view what encoders made: what is left of one input by the batch of another."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.view(y.shape[0], -1, 2, 4).transpose(1, 2) + y[:, :, None, None]
+
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for batch, length in ((2, 3), (3, 5), (4, 4), (1, 7), (5, 1)):
+        x, y = torch.randn(batch, length, 8), torch.randn(batch, 2)
+        assert differ(compiled(x, y), f(x, y)) == "", f"{batch} of {length}"
+    assert flashover.compile_stats()["graphs"] - before == 2
+    x, y = torch.randn(2, 6, 8), torch.randn(4, 2)
+    assert differ(compiled(x, y), f(x, y)) == ""
