@@ -12,8 +12,10 @@
 
 namespace flashover::aot {
 
-LoadedEntry::LoadedEntry(const PackagedEntry& entry, plan::Plan plan)
-    : entry_(entry), signature_(entry, plan), executable_(run::load(std::move(plan))) {}
+LoadedEntry::LoadedEntry(const PackagedEntry& entry, plan::Plan plan, std::shared_ptr<const std::atomic<bool>> seen)
+    : entry_(entry),
+      signature_(entry, plan),
+      executable_(run::load(std::move(plan), {.inputs_seen = std::move(seen)})) {}
 
 // By input of the plan: the weight, or null for an argument.
 static std::vector<c10::TensorImpl*> weight_inputs(const PackagedEntry& entry, const std::vector<at::Tensor>& weights) {

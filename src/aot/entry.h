@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,8 +15,8 @@ namespace flashover::aot {
 
 class LoadedEntry {
  public:
-  // entry: outlives it. The plan was checked to fit it.
-  LoadedEntry(const PackagedEntry& entry, plan::Plan plan);
+  // entry: outlives it. The plan was checked to fit it. seen: LoadOptions::inputs_seen.
+  LoadedEntry(const PackagedEntry& entry, plan::Plan plan, std::shared_ptr<const std::atomic<bool>> seen);
   const plan::Plan& plan() const { return executable_->plan(); }
   const EntrySignature& signature() const { return signature_; }
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& weights, std::span<const at::Tensor> arguments) const;

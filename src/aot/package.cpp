@@ -1,13 +1,11 @@
 // Loading: the table, the manifest and all plans are read and checked first; then weights are mapped, then code.
 #include "aot/package.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -17,10 +15,12 @@
 #include "base/check.h"
 #include "base/content_hash.h"
 #include "cpu_kernels/operators.h"
+#include "cpu_kernels/team.h"
 #include "package/check.h"
 #include "package/container.h"
 #include "plan/contents.h"
 #include "run/program.h"
+#include "run/untracked_writers.h"
 #include "torch/convert.h"
 
 namespace flashover::aot {
@@ -63,18 +63,7 @@ size_t fitting_plan(const PackagedEntry& e, const std::vector<plan::Plan>& plans
   throw UserError("entry " + e.name + " of the package does not run on this machine:" + why);
 }
 
-// T: Weight or Prepared. Throws UserError where the bytes are not those that were written.
-template <typename T>
-void verify_bytes(const std::vector<const T*>& parts, const char* section, const std::string& what) {
-  std::atomic<bool> damaged = false;
-  at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T& part = *parts[static_cast<size_t>(i)];
-      if (content_hash(section + part.offset, part.bytes) != part.checksum) damaged = true;
-    }
-  });
-  if (damaged) throw UserError("damaged package: wrong checksum of " + what);
-}
+constexpr auto on_all_threads = [](int64_t tasks, const auto& f) { cpu::in_parallel(tasks, f); };
 
 bool is_complete(const std::vector<Prepared>& prepared, const plan::Plan& p) {
   return std::ranges::all_of(plan::kept_frozen(p), [&](plan::TensorId t) {
@@ -91,6 +80,19 @@ void mark_read(const PackagedEntry& e, const plan::Plan& p, const std::vector<Pr
       read[static_cast<size_t>(e.inputs[i].index)] = true;
   for (const Binding& b : e.results)
     if (b.kind == Binding::Kind::kWeight) read[static_cast<size_t>(b.index)] = true;
+}
+
+// Whether calls of the entry write a weight, hand one out, or give one to an operator that may keep it.
+bool lets_weights_out(const PackagedEntry& e, const plan::Plan& p) {
+  const auto is_weight = [&](size_t input) { return e.inputs[input].kind == Binding::Kind::kWeight; };
+  const std::vector<bool> written = written_inputs(p);
+  for (size_t i = 0; i < e.inputs.size(); ++i)
+    if (is_weight(i) && written[i]) return true;
+  return std::ranges::any_of(e.results, [](const Binding& b) { return b.kind == Binding::Kind::kWeight; }) ||
+         std::ranges::any_of(
+             p.outputs,
+             [&](const plan::OutputRef& o) { return o.alias_input >= 0 && is_weight(static_cast<size_t>(o.alias_input)); }) ||
+         std::ranges::any_of(plan::operators_called(p), run::may_write_untold);
 }
 
 // What a weight's bytes are: gaps between its elements are zeros.
@@ -162,8 +164,9 @@ void lay_out(Manifest& m, const std::vector<at::Tensor>& tensors, const std::set
 }
 
 void find_written(const PackagedEntry& e, const plan::Plan& p, std::set<int32_t>& written) {
+  const std::vector<bool> inputs = written_inputs(p);
   for (size_t i = 0; i < e.inputs.size(); ++i)
-    if (e.inputs[i].kind == Binding::Kind::kWeight && writes_argument(p, i)) written.insert(e.inputs[i].index);
+    if (e.inputs[i].kind == Binding::Kind::kWeight && inputs[i]) written.insert(e.inputs[i].index);
 }
 
 // A weight that is written lies in memory of its own in a package, so it must do so in the program.
@@ -221,15 +224,16 @@ std::shared_ptr<Package> Package::load(const std::string& path, const OpenOption
     if (!suits) m.entries[i].plans[at].prepared.clear();
     for (const Prepared& t : p->prepared(i)) found.push_back(&t);
     mark_read(m.entries[i], plans[i][at], p->prepared(i), read);
+    if (lets_weights_out(m.entries[i], plans[i][at])) *p->seen_ = true;
   }
   p->weight_bytes_ = file.map(file.find(kWeightSection));
   p->unverified_.assign(m.weights.size(), options.verify_weights);
   p->verify(read);
   p->prepared_bytes_ = file.map(file.find(kPreparedSection));
-  if (options.verify_weights) verify_bytes(found, p->prepared_bytes_.get(), "prepared tensors");
+  if (options.verify_weights) verify_bytes(found, p->prepared_bytes_.get(), "prepared tensors", on_all_threads);
   std::vector<at::Tensor> weights = weights_in(p->weight_bytes_, m);
   for (size_t i = 0; i < plans.size(); ++i)
-    p->entries_.push_back(std::make_unique<LoadedEntry>(m.entries[i], std::move(plans[i][p->chosen_[i]])));
+    p->entries_.push_back(std::make_unique<LoadedEntry>(m.entries[i], std::move(plans[i][p->chosen_[i]]), p->seen_));
   for (size_t w = 0; w < weights.size(); ++w)
     if (std::ranges::any_of(p->entries_, [&](const auto& e) { return e->signature().writes_weight(w); }))
       weights[w] = weights[w].clone();  // whatever else lies in its place
@@ -253,7 +257,7 @@ void Package::verify(const std::vector<bool>& which) const {
   std::vector<const Weight*> parts;
   for (size_t i = 0; i < which.size(); ++i)
     if (which[i] && unverified_[i]) parts.push_back(&manifest_.weights[i]);
-  verify_bytes(parts, weight_bytes_.get(), "weights");
+  verify_bytes(parts, weight_bytes_.get(), "weights", on_all_threads);
   for (size_t i = 0; i < which.size(); ++i)
     if (which[i]) unverified_[i] = false;
 }
@@ -269,6 +273,8 @@ std::vector<at::Tensor> Package::run(size_t entry, std::span<const at::Tensor> a
 
 std::vector<at::Tensor> Package::weights() const {
   verify(std::vector<bool>(manifest_.weights.size(), true));
+  run::intercept_untracked_writers();
+  *seen_ = true;
   return *current();
 }
 

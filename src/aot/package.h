@@ -10,6 +10,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -62,6 +63,8 @@ class Package {
   std::shared_ptr<char> weight_bytes_, prepared_bytes_;  // as mapped
   mutable std::mutex verifying_;
   mutable std::vector<bool> unverified_;  // by weight
+  // Whether others than calls of the entries have got hold of weights.
+  const std::shared_ptr<std::atomic<bool>> seen_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::unique_ptr<LoadedEntry>> entries_;
   mutable std::mutex mutex_;
   std::mutex exchanging_;

@@ -323,14 +323,14 @@ size_t find_weight(const Manifest& m, const std::string& name) {
   return static_cast<size_t>(found - m.weights.begin());
 }
 
-bool writes_argument(const plan::Plan& p, size_t input) {
-  bool found = false;
+std::vector<bool> written_inputs(const plan::Plan& p) {
+  std::vector<bool> written(p.inputs.size());
   for (const plan::Step& s : p.steps)
     plan::for_each_write(s, [&](plan::TensorId t) {
       const plan::Tensor& root = p.tensors[static_cast<size_t>(plan::root(p, t))];
-      found |= root.storage == plan::StorageKind::kInput && static_cast<size_t>(root.index) == input;
+      if (root.storage == plan::StorageKind::kInput) written[static_cast<size_t>(root.index)] = true;
     });
-  return found;
+  return written;
 }
 
 }  // namespace flashover::aot

@@ -84,6 +84,6 @@ void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& sectio
 // "": the only one. Throws UserError that names those there are.
 size_t find_entry(const Manifest& m, const std::string& name);
 size_t find_weight(const Manifest& m, const std::string& name);  // throws UserError
-bool writes_argument(const plan::Plan& p, size_t input);         // a step writes its memory
+std::vector<bool> written_inputs(const plan::Plan& p);           // by input: a step writes its memory
 
 }  // namespace flashover::aot

@@ -11,11 +11,12 @@ constexpr uint8_t kConstantInput = 3;  // graph::InputKind::kConstant
 
 EntrySignature::EntrySignature(const PackagedEntry& entry, const plan::Plan& plan) : entry_(entry) {
   for (const Argument& a : entry.arguments) position_.push_back(a.tensor ? static_cast<int32_t>(tensors_++) : -1);
+  const std::vector<bool> written = written_inputs(plan);
   for (size_t i = 0; i < plan.inputs.size(); ++i) {
     Input& in = inputs_.emplace_back(Input{.type = plan.inputs[i].type});
     for (sym::Expr e : in.type.sizes) in.sizes.push_back(size_of(e));
     for (sym::Expr e : in.type.strides) in.strides.push_back(size_of(e));
-    in.written = writes_argument(plan, i);
+    in.written = written[i];
     in.constant = plan.inputs[i].kind == kConstantInput;
     writes_ |= in.written;
   }

@@ -8,6 +8,7 @@
 #include "base/pages.h"
 #include "ops/names.h"
 #include "run/cuda/driver.h"
+#include "run/untracked_writers.h"
 
 namespace flashover::run {
 
@@ -112,9 +113,7 @@ ExternCall prepare(const plan::Step& s) {
   call.data_sized = ops::find(s.op)->data_sized;
   call.out_variant = s.out_variant;
   call.writes = s.writes;
-  const std::string_view name = call.op->name;
-  call.may_keep = !op::is_aten(name) && !name.starts_with("flashover.") && !name.starts_with("mkldnn.") &&
-                  !name.starts_with("mkl.") && !name.starts_with("prims.") && !name.starts_with("quantized.");
+  call.may_keep = !op::is_aten(call.op->name) && may_write_untold(call.op->name);
   const size_t given = s.args.size() + (s.out_variant ? s.writes.size() : 0);
   if (given != call.op->args.size())
     throw Declined("plan: " + s.op + " takes " + std::to_string(call.op->args.size()) + " arguments, not " +

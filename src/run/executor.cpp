@@ -59,9 +59,9 @@ struct BorrowedArena {
   BorrowedArena(const BorrowedArena&) = delete;
 };
 
-std::shared_ptr<FrozenCache> frozen_cache(std::vector<int32_t> inputs) {
+std::shared_ptr<FrozenCache> frozen_cache(std::vector<int32_t> inputs, const LoadOptions& options) {
   auto cache = std::make_shared<FrozenCache>();
-  cache->depend_on(std::move(inputs));
+  cache->depend_on(std::move(inputs), options.inputs_seen);
   return cache;
 }
 
@@ -74,7 +74,7 @@ class PlanExecutable final : public Executable {
                  SharedResources shared = {}, int depth = 0)
       : program_(make_program(common, options, values)),
         arena_(*program_),
-        frozen_(shared.frozen ? std::move(shared.frozen) : frozen_cache(program_->frozen.inputs)),
+        frozen_(shared.frozen ? std::move(shared.frozen) : frozen_cache(program_->frozen.inputs, options)),
         undo_(*program_, shared.proven),
         sequences_(*program_),
         sub_plans_(*program_, depth, &load_sub_plan),
@@ -267,7 +267,7 @@ bool& failure_was_undone() {
 
 static std::unique_ptr<Programs> programs_of(const std::shared_ptr<const CommonProgram>& common,
                                              const LoadOptions& options) {
-  auto frozen = frozen_cache(common->frozen.inputs);
+  auto frozen = frozen_cache(common->frozen.inputs, options);
   return std::make_unique<Programs>(
       SizedPlan{common->owner, common->symbols->sources, options.graphs, frozen},
       [common, options, frozen](std::span<const int64_t> values, bool proven) {

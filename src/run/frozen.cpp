@@ -92,7 +92,7 @@ std::shared_ptr<Frozen> FrozenCache::look(c10::TensorImpl* const* inputs) {
     Frozen::Note n{owners[storage], now, 0, nullptr, false, false, false};
     if (storage) {
       n.data = storage->data_ptr().get();
-      n.foreign = foreign.holds(*storage);
+      n.foreign = watched() && foreign.holds(*storage);
     }
     n.live = storage && (!counted || n.foreign || escape_of(impl, n.owners, now) == Escape::kLive);
     // A storage that escaped since the last look may do so again: hash it, or each time would mean computing anew.
@@ -111,7 +111,7 @@ std::shared_ptr<Frozen> FrozenCache::look(c10::TensorImpl* const* inputs) {
 }
 
 void FrozenCache::supply(c10::TensorImpl* const* inputs, std::vector<at::Tensor> tensors) {
-  intercept_untracked_writers();
+  if (watched()) intercept_untracked_writers();
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<Frozen> made = look(inputs);
   made->tensors = std::move(tensors);

@@ -64,13 +64,17 @@ extern PythonLock python_lock;
 
 class FrozenCache {
  public:
-  void depend_on(std::vector<int32_t> inputs) { inputs_ = std::move(inputs); }
+  // seen: LoadOptions::inputs_seen.
+  void depend_on(std::vector<int32_t> inputs, std::shared_ptr<const std::atomic<bool>> seen) {
+    inputs_ = std::move(inputs);
+    seen_ = std::move(seen);
+  }
 
   // Makes `mine` the set for these inputs; `compute` runs (under a lock) when there is none yet. It finds the tensors
   // that were supplied in place, if any were.
   template <typename Compute>
   void sync(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs, const Compute& compute) {
-    intercept_untracked_writers();
+    if (watched()) intercept_untracked_writers();
     if (mine.get() == current_.load(std::memory_order_acquire) && mine && same(*mine, inputs) && none_escaped(*mine))
       return;
     sync_slowly(mine, inputs, compute);
@@ -86,6 +90,7 @@ class FrozenCache {
   int64_t content_checks() const { return content_checks_.load(std::memory_order_relaxed); }
 
  private:
+  bool watched() const { return !seen_ || seen_->load(std::memory_order_acquire); }
   static bool same(const Frozen& f, c10::TensorImpl* const* inputs);
   static bool none_escaped(const Frozen& f);
   bool contents_same(const Frozen& f);
@@ -94,6 +99,7 @@ class FrozenCache {
   std::shared_ptr<Frozen> look(c10::TensorImpl* const* inputs);
 
   std::vector<int32_t> inputs_;
+  std::shared_ptr<const std::atomic<bool>> seen_;
   std::mutex mutex_;
   std::shared_ptr<const Frozen> owner_, supplied_;
   std::atomic<const Frozen*> current_{nullptr};

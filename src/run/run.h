@@ -14,6 +14,7 @@
 // A call borrows a CallFrame (pointer table, wrappers of arena memory for extern operators) that a previous call left
 // behind, or makes one; then it is one walk over a flat list of instructions.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -111,6 +112,9 @@ struct LoadOptions {
   VersionSteps version_steps;
   // A part of a plan, which tells what was written.
   bool sub_plan = false;
+  // Whether anything but calls of plans gets hold of the inputs that the frozen part reads. While that is false, nothing
+  // else can write them, and operators are not watched for it (untracked_writers.h). Null: it does.
+  std::shared_ptr<const std::atomic<bool>> inputs_seen;
 };
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options = {});
 

@@ -6,12 +6,14 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
+#include "ops/names.h"
 #include "run/writes.h"
 
 namespace flashover::run {
@@ -118,6 +120,15 @@ struct RegistrationListener final : c10::OpRegistrationListener {
 };
 
 }  // namespace
+
+bool may_write_untold(std::string_view op) {
+  constexpr std::string_view kOwn[] = {"flashover.", "mkldnn.", "mkl.", "prims.", "quantized."};
+  if (!op::is_aten(op)) return std::ranges::none_of(kOwn, [&](std::string_view own) { return op.starts_with(own); });
+  return std::ranges::any_of(kUndeclared, [&](const Undeclared& u) {
+    constexpr std::string_view kNamespace = "aten::";
+    return op::without_overload(op).ends_with(std::string_view(u.name).substr(kNamespace.size()));
+  });
+}
 
 void intercept_untracked_writers() {
   // Never destroyed, and neither are the registrations: at exit the dispatcher may be gone first.

@@ -1,0 +1,243 @@
+"""Packages beside AOTInductor's: building, size, loading, the first call and steady speed, in one run on the CPU.
+
+    python benchmarks/packages.py [--threads 1,2] [--models resnet50,bert] [--seconds 8] [--json rows.json]
+        [--markdown docs/benchmarks/packages.md]
+
+A row is a model at one number of threads, on as many cores, with empty cache folders. Build: export and package in one
+process, first Flashover, then torch.export with torch._inductor.aoti_compile_and_package. Load and first call: medians
+over processes that have done nothing with torch but one addition; "runner" is flashover-run, a process without Python.
+Steady: medians of calls that take turns in one process, eager, flashover.compile, both packages. "wrong": results that
+differ from eager's by more than 1e-3 of their rms; "bits": whether our package's are those of flashover.compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import models as bench
+import numpy as np
+import thread_counts
+import torch
+
+MODELS = "resnet50,mobilenetv3_large_100,vit_small_patch16_224,bert,gpt2,lstm_cell"
+PROCESSES = 5  # of which a load time is the median
+Row = dict[str, Any]
+OURS, THEIRS = "ours.flash", "theirs.pt2"
+
+
+class OnlyTensors(torch.nn.Module):
+    """Containers of results that are no pytrees (transformers' outputs) as tuples."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(bench.tensors(self.model(*args, **kwargs)))
+
+
+def make(row: Row) -> tuple[torch.nn.Module, tuple[Any, ...]]:
+    """Positional arguments only: what both kinds of packages take the same way."""
+    model, args, kwargs = thread_counts.make(row["model"], row["batch"])
+    if hasattr(model, "config"):
+        model.config.use_cache = False
+    return OnlyTensors(model.eval()).eval(), (*args, *kwargs.values())
+
+
+def build(row: Row, folder: Path) -> Row:
+    import flashover
+
+    model, args = make(row)
+    with torch.no_grad():
+        model(*args)
+        start = time.perf_counter()
+        program = flashover.export(model, args)
+        exported = time.perf_counter()
+        flashover.package(program, folder / OURS)
+        row |= {"our_export": exported - start, "our_package": time.perf_counter() - exported}
+        start = time.perf_counter()
+        program = torch.export.export(model, args)
+        exported = time.perf_counter()
+        torch._inductor.aoti_compile_and_package(program, package_path=str(folder / THEIRS))
+        row |= {"their_export": exported - start, "their_package": time.perf_counter() - exported}
+    for i, t in enumerate(bench.tensors(list(args))):
+        np.save(folder / f"in{i}.npy", t.numpy())
+    return row | {"our_bytes": (folder / OURS).stat().st_size, "their_bytes": (folder / THEIRS).stat().st_size}
+
+
+def load_and_call(row: Row, folder: Path, which: str) -> Row:
+    """Milliseconds to load, and of the first call."""
+    import flashover
+
+    files = sorted(folder.glob("in*.npy"), key=lambda p: int(p.stem[2:]))
+    args = [torch.from_numpy(np.load(file)) for file in files]
+    with torch.no_grad():
+        torch.ones(1 << 20) + 1  # the threads exist
+        start = time.perf_counter()
+        if which == "ours":
+            package: Any = flashover.load(folder / OURS)
+        else:
+            package = torch._inductor.aoti_load_package(str(folder / THEIRS))
+        loaded = time.perf_counter()
+        package(*args)
+        return {"load": (loaded - start) * 1e3, "first": (time.perf_counter() - loaded) * 1e3}
+
+
+def steady(row: Row, folder: Path) -> Row:
+    import flashover
+
+    model, args = make(row)
+    with torch.no_grad():
+        jit = flashover.compile(model, fullgraph=True)
+        ours, theirs = flashover.load(folder / OURS), torch._inductor.aoti_load_package(str(folder / THEIRS))
+        calls: dict[str, bench.Call] = {
+            "eager": lambda: model(*args),
+            "jit": lambda: jit(*args),
+            "ours": lambda: ours(*args),
+            "theirs": lambda: theirs(*args),
+        }
+        results = {key: bench.tensors(call()) for key, call in calls.items()}
+        wrong = [key for key, got in results.items() if bench.error(got, results["eager"]) > 1e-3]
+        bits = all(torch.equal(a, b) for a, b in zip(results["ours"], results["jit"], strict=True))
+        for call in calls.values():
+            call()
+        return {"wrong": wrong, "bits": bits, "seconds": bench.interleaved(calls, row["budget"])}
+
+
+def by_runner(folder: Path, row: Row, environment: dict[str, str], cores: list[int]) -> Row:
+    import flashover
+
+    runner = Path(flashover.__file__).parent / "runtime" / "bin" / "flashover-run"
+    files = sorted(folder.glob("in*.npy"), key=lambda p: int(p.stem[2:]))
+    command = [str(c) for c in (runner, folder / OURS, *files, "--threads", row["threads"])]
+    out = subprocess.run(
+        command, capture_output=True, text=True, env=environment, preexec_fn=lambda: os.sched_setaffinity(0, cores)
+    )
+    found = re.search(r"load (\d+) us, first call (\d+) us", out.stdout)
+    if not found:
+        raise RuntimeError(out.stderr.strip()[:200])
+    return {"load": int(found[1]) / 1e3, "first": int(found[2]) / 1e3}
+
+
+def run_row(row: Row, cores: list[int]) -> Row:
+    with bench.empty_caches(cores) as environment, tempfile.TemporaryDirectory(prefix="flashover-aot-") as text:
+        folder = Path(text)
+
+        def child(step: str) -> Row:
+            return bench.child(__file__, ["--step", step, "--row", json.dumps(row), "--folder", text], environment, cores, 1500)
+
+        try:
+            row = child("build")
+            for which in ("ours", "theirs", "runner"):
+                runs = [
+                    by_runner(folder, row, environment, cores) if which == "runner" else child(f"load {which}")
+                    for _ in range(PROCESSES)
+                ]
+                row |= {f"{which}_{key}": statistics.median(r[key] for r in runs) for key in ("load", "first")}
+            row |= child("steady")
+        except Exception as failure:  # a row that fails is a result, and the others must go on
+            row = row | {"failed": f"{type(failure).__name__}: {failure}"[:200]}
+    print(row, file=sys.stderr, flush=True)
+    return row
+
+
+def table(rows: list[Row]) -> str:
+    out = [
+        "| model | threads | build s: ours, AOTI | | MB: ours, AOTI | load ms: ours, runner, AOTI | first call ms: ours, runner, AOTI | call ms | JIT / ours | AOTI / ours | eager / ours | bits |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    ratios: dict[str, list[float]] = {"build": [], "jit": [], "theirs": [], "eager": []}
+    for row in rows:
+        if "seconds" not in row:
+            out.append(f"| {row['model']} | {row['threads']} | {row.get('failed', '')} |" + " |" * 9)
+            continue
+        ours, theirs = row["our_export"] + row["our_package"], row["their_export"] + row["their_package"]
+        times = row["seconds"]
+        ratios["build"].append(theirs / ours)
+        for key in ("jit", "theirs", "eager"):
+            ratios[key].append(times[key] / times["ours"])
+        bits = "equal" if row["bits"] else "differ"
+        out.append(
+            f"| {row['model']} | {row['threads']} | {ours:.2f}, {theirs:.1f} | {theirs / ours:.0f}x"
+            f" | {row['our_bytes'] / 1e6:.1f}, {row['their_bytes'] / 1e6:.1f}"
+            f" | {row['ours_load']:.1f}, {row['runner_load']:.1f}, {row['theirs_load']:.0f}"
+            f" | {row['ours_first']:.1f}, {row['runner_first']:.1f}, {row['theirs_first']:.1f} | {times['ours'] * 1e3:.2f}"
+            + "".join(f" | {ratios[key][-1]:.2f}x" for key in ("jit", "theirs", "eager"))
+            + f" | {bits}{', WRONG: ' + ', '.join(row['wrong']) if row['wrong'] else ''} |"
+        )
+    means = {key: bench.geomean(values) for key, values in ratios.items() if values}
+    if means:
+        out.append(
+            f"| geometric mean | | | {means['build']:.0f}x | | | | | {means['jit']:.2f}x | {means['theirs']:.2f}x | {means['eager']:.2f}x | |"
+        )
+    return "\n".join(out)
+
+
+def page(rows: list[Row], command: str) -> str:
+    return "\n".join(
+        [
+            "# Packages beside AOTInductor",
+            "",
+            f"`{command}`, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, f32.",
+            "",
+            "Build: export and package. Load and first call: in new processes, medians of "
+            f"{PROCESSES}; \"runner\" is `flashover-run`, without",
+            "Python. Ratios above 1: our package is quicker. \"bits\": our package's results beside those of",
+            "`flashover.compile`.",
+            "",
+            table(rows),
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of calls that take turns, a row")
+    parser.add_argument("--json", type=Path, help="rows that are in it already are kept")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        warnings.simplefilter("ignore")
+        row = json.loads(options.row)
+        torch.set_num_threads(row["threads"])
+        step, _, which = options.step.partition(" ")
+        arguments = (row, options.folder, *([which] if which else []))
+        print(json.dumps({"build": build, "load": load_and_call, "steady": steady}[step](*arguments)))
+        return 0
+    done: list[Row] = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    cores = sorted(os.sched_getaffinity(0))
+    for threads in map(int, options.threads.split(",")):
+        for name in options.models.split(","):
+            if any((r["model"], r["threads"]) == (name, threads) and "seconds" in r for r in done):
+                continue
+            row = {"model": name, "threads": threads, "batch": options.batch, "budget": options.seconds}
+            done.append(run_row(row, cores[:threads]))
+            if options.json:
+                options.json.write_text(json.dumps(done, indent=1))
+    text = page(done, "python benchmarks/packages.py")
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
