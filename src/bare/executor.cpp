@@ -4,12 +4,16 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <new>
-#include <set>
 
 #include "base/check.h"
+#include "cpu_kernels/plain.h"
 #include "cpu_kernels/team.h"
+#include "plan/blocks.h"
 #include "plan/contents.h"
+#include "plan/lifetimes.h"
+#include "run/without_torch.h"
 #include "target/features.h"
 
 namespace flashover::bare {
@@ -98,31 +102,61 @@ std::string why_not(const plan::Plan& p) {
   if (p.device.type != DeviceType::kCPU) return "it is for a GPU";
   if (const std::string missing = target::missing_feature(p.target); !missing.empty())
     return "this machine lacks " + missing;
-  const std::vector<std::string> called = plan::operators_called(p);
-  std::set<std::string> operators(called.begin(), called.end());
-  for (const std::vector<Step>* steps : {&p.frozen_steps, &p.steps})
-    for (const Step& s : *steps) {
-      if (s.kind != StepKind::kCopy) continue;
-      const auto dtype = [&](TensorId t) { return p.tensors[static_cast<size_t>(t)].type.dtype; };
-      if (dtype(s.reads[0]) != dtype(s.writes[0])) operators.insert("a copy that converts");
-    }
-  for (const plan::Tensor& t : p.tensors)
-    if (t.storage == StorageKind::kExtern || t.type.opaque) operators.insert("memory of a library's");
   std::string out;
-  for (const std::string& name : operators) out += (out.empty() ? "it needs torch for " : ", ") + name;
-  return out;
+  for (const std::string& name : run::needs_torch(p)) out += (out.empty() ? "it needs torch for " : ", ") + name;
+  if (!out.empty()) return out;
+  for (const std::string& op : plan::operators_called(p))
+    if (const std::string_view missing = cpu::missing_for(op); !missing.empty())
+      return op + " needs " + std::string(missing) + ", which this machine lacks";
+  return "";
+}
+
+// Elements of a tensor in an operator's own order.
+static int64_t packed_elements(const plan::Plan& p, TensorId t) {
+  const Step* made = run::packing_of(p, t);
+  FLASHOVER_CHECK(made) << "a tensor in a library's order";
+  const TensorId source = std::get<Ref>(made->args[0]).id;
+  const std::vector<int64_t> sizes = numbers(p.tensors[static_cast<size_t>(source)].type.sizes);
+  const int64_t n = cpu::find_plain(made->op)->packed_elements(sizes);
+  if (n < 0) throw UserError("damaged plan: what is packed has another rank");
+  return n;
 }
 
 struct Executor::Sized {
   plan::Plan plan;
   std::vector<TensorId> roots;
   std::vector<int64_t> offsets;  // bytes from the root's first element
-  explicit Sized(plan::Plan p) : plan(std::move(p)) {
+  // What operators make lies behind the arena.
+  std::vector<int64_t> results_at;  // by tensor; -1 for others
+  int64_t arena_bytes = 0;
+  std::vector<std::vector<int64_t>> sizes, strides;  // by tensor, as operators see it
+  explicit Sized(plan::Plan p) : plan(std::move(p)), results_at(plan.tensors.size(), -1) {
     for (size_t t = 0; t < plan.tensors.size(); ++t) {
       sym::Expr elements = 0;
       roots.push_back(plan::root(plan, static_cast<TensorId>(t), &elements));
       offsets.push_back(elements.value() * item_bytes(plan.tensors[static_cast<size_t>(roots.back())].type.dtype));
+      const TensorType& type = plan.tensors[t].type;
+      sizes.push_back(type.opaque ? std::vector{packed_elements(plan, static_cast<TensorId>(t))} : numbers(type.sizes));
+      strides.push_back(type.opaque ? std::vector<int64_t>{1} : numbers(type.strides));
     }
+    place_results();
+  }
+  void place_results() {
+    const std::vector<plan::Lifetime> lives = plan::lifetimes(plan);
+    std::vector<plan::Block> blocks;
+    std::vector<size_t> of;
+    for (size_t t = 0; t < plan.tensors.size(); ++t)
+      if (plan.tensors[t].storage == StorageKind::kExtern && lives[t].first >= 0) {
+        blocks.push_back({.bytes = bytes(static_cast<TensorId>(t)), .first = lives[t].first, .last = lives[t].last});
+        of.push_back(t);
+      }
+    const int64_t begin = (plan.arena_bytes.value() + 63) / 64 * 64;
+    arena_bytes = begin + plan::assign_offsets(blocks);
+    for (size_t i = 0; i < of.size(); ++i) results_at[of[i]] = begin + blocks[i].offset;
+  }
+  int64_t bytes(TensorId t) const {
+    const TensorType& type = tensor(t).type;
+    return type.opaque ? sizes[static_cast<size_t>(t)][0] * item_bytes(type.dtype) : plan::bytes(type).value();
   }
   char* address(TensorId t, const Memory& m) const {
     const TensorId r = roots[static_cast<size_t>(t)];
@@ -131,6 +165,7 @@ struct Executor::Sized {
     char* base = nullptr;
     if (root.storage == StorageKind::kInput) base = m.inputs[index];
     if (root.storage == StorageKind::kArena) base = m.arena + root.arena_offset.value();
+    if (root.storage == StorageKind::kExtern) base = m.arena + results_at[static_cast<size_t>(r)];
     if (root.storage == StorageKind::kOutput) base = m.outputs[index].get();
     if (root.storage == StorageKind::kFrozen) base = m.frozen[static_cast<size_t>(r)];
     return base ? base + offsets[static_cast<size_t>(t)] : nullptr;
@@ -139,7 +174,37 @@ struct Executor::Sized {
     return array_of(plan.tensors[static_cast<size_t>(t)].type, address(t, m), nullptr);
   }
   const plan::Tensor& tensor(TensorId t) const { return plan.tensors[static_cast<size_t>(t)]; }
+  cpu::Plain plain(TensorId t, const Memory& m) const {
+    const auto i = static_cast<size_t>(t);
+    return {address(t, m), plan.tensors[i].type.dtype, sizes[i], strides[i]};
+  }
+  void call(const Step& step, const Memory& memory) const;
 };
+
+// The step's argument as the operator takes it.
+static cpu::PlainArgument plain_argument(const Arg& a, const std::function<cpu::Plain(TensorId)>& tensor) {
+  if (const auto* r = std::get_if<Ref>(&a)) return r->id == kNoValue ? cpu::PlainArgument() : tensor(r->id);
+  if (const auto* l = std::get_if<RefList>(&a)) {
+    std::vector<cpu::Plain> tensors;
+    for (const Ref& r : *l) tensors.push_back(tensor(r.id));
+    return tensors;
+  }
+  if (const auto* e = std::get_if<sym::Expr>(&a)) return e->value();
+  if (const auto* s = std::get_if<Sizes>(&a)) return numbers(*s);
+  if (const auto* d = std::get_if<double>(&a)) return *d;
+  if (const auto* b = std::get_if<bool>(&a)) return *b;
+  if (const auto* t = std::get_if<std::string>(&a)) return std::string_view(*t);
+  return {};
+}
+
+void Executor::Sized::call(const Step& step, const Memory& memory) const {
+  const auto tensor = [&](TensorId t) { return plain(t, memory); };
+  std::vector<cpu::PlainArgument> arguments;
+  for (const Arg& a : step.args) arguments.push_back(plain_argument(a, tensor));
+  const cpu::Plain result = plain(step.writes[0], memory);
+  if (const cpu::Wrong wrong = cpu::find_plain(step.op)->call(arguments, {&result, 1}); !wrong.empty())
+    throw UserError(step.label + ": " + std::string(wrong));
+}
 
 Executor::Executor(plan::Plan p) : plan_(std::move(p)), sources_(plan::size_sources(plan_)) {
   plan::verify(plan_);
@@ -167,6 +232,7 @@ void Executor::walk(const Sized& s, const std::vector<Step>& steps, const Memory
   std::vector<void*> pointers;
   std::vector<int64_t> sizes;
   for (const Step& step : steps) {
+    if (step.kind == StepKind::kCall) s.call(step, memory);
     if (step.kind == StepKind::kCopy) copy_elements(s.array(step.reads[0], memory), s.array(step.writes[0], memory));
     if (step.kind != StepKind::kLaunch) continue;
     pointers.clear();
@@ -198,7 +264,7 @@ FrozenMemory Executor::compute_frozen(std::span<char* const> inputs) const {
   for (size_t t = 0; t < at.size(); ++t) {
     if (s->plan.tensors[t].storage != StorageKind::kFrozen) continue;
     at[t] = bytes;
-    bytes += (plan::bytes(s->plan.tensors[t].type).value() + 63) / 64 * 64;
+    bytes += (s->bytes(static_cast<TensorId>(t)) + 63) / 64 * 64;
   }
   out.memory = make_memory(bytes);
   for (size_t t = 0; t < at.size(); ++t)
@@ -217,7 +283,7 @@ std::vector<Array> Executor::run(std::span<char* const> inputs, std::span<const 
   for (const plan::Tensor& t : s->plan.tensors)
     if (t.storage == StorageKind::kOutput)
       owned[static_cast<size_t>(t.index)] = make_memory(plan::bytes(t.type).value());
-  const Memory memory{inputs, arena_of_thread(s->plan.arena_bytes.value()), owned, frozen.tensors};
+  const Memory memory{inputs, arena_of_thread(s->arena_bytes), owned, frozen.tensors};
   walk(*s, s->plan.steps, memory);
   std::vector<Array> out(s->plan.outputs.size());
   const auto behind = [](char* data, const plan::OutputRef& o) {

@@ -1,9 +1,9 @@
-// Runs plans that call no operators: kernels and copies over plain memory, without torch.
+// Runs plans over plain memory, without torch: kernels, copies, and those hand-written operators that need none.
 //
 //   In        a plan for this machine's CPU; the addresses of its inputs
 //   Out       the memory of its outputs; written inputs written
 //   Promises  what run/ computes, bit for bit with as many threads; safe from several threads at once
-//   Declines  plans that call operators or are for another machine: why_not() says so. A kernel's failed index check is
+//   Declines  plans that call operators of torch's libraries or are for another machine: why_not() says so. A kernel's failed index check is
 //             a UserError
 #pragma once
 #include <cstdint>

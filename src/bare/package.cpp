@@ -1,11 +1,11 @@
-// The build of the runtime without torch (runtime/loaded.h): packages whose plans call no operators.
+// The build of the runtime without torch (runtime/loaded.h): packages whose plans need no library of torch's.
 #include <omp.h>
 
 #include <algorithm>
 
 #include "bare/executor.h"
 #include "base/check.h"
-#include "base/content_hash.h"
+#include "cpu_kernels/team.h"
 #include "package/check.h"
 #include "package/container.h"
 #include "package/signature.h"
@@ -166,6 +166,11 @@ class WithoutTorch final : public LoadedPackage {
     std::vector<Array> arrays;               // by Manifest::weights
     std::vector<bare::FrozenMemory> frozen;  // by entry
   };
+  void verify_weights(const char* section) const {
+    std::vector<const aot::Weight*> parts;
+    for (const aot::Weight& w : manifest_.weights) parts.push_back(&w);
+    aot::verify_bytes(parts, section, "weights", [](int64_t tasks, const auto& f) { cpu::in_parallel(tasks, f); });
+  }
   void compute_frozen(Weights& weights) const {
     for (size_t e = 0; e < entries_.size(); ++e) {
       std::vector<char*> inputs;

@@ -32,6 +32,7 @@
 #include "cpu_kernels/linear.h"
 #include "cpu_kernels/operators.h"
 #include "cpu_kernels/panels.h"
+#include "cpu_kernels/plain.h"
 #include "cpu_kernels/product.h"
 #include "cpu_kernels/random.h"
 #include "cpu_kernels/team.h"
@@ -39,6 +40,7 @@
 #include "ops/names.h"
 #include "sym/environment.h"
 #include "target/providers.h"
+#include "torch/convert.h"
 #include "torch/convolved.h"
 
 namespace flashover::cpu {
@@ -112,46 +114,34 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const st
   return packed_linear_out(x, packed, bias, columns, activation, out);
 }
 
+Plain plain(const at::Tensor& t) {
+  return {const_cast<void*>(t.const_data_ptr()),
+          aten::from_aten(t.scalar_type()),
+          {t.sizes().data(), t.sizes().size()},
+          {t.strides().data(), t.strides().size()}};
+}
+std::optional<Plain> plain(const std::optional<at::Tensor>& t) {
+  return t ? std::optional(plain(*t)) : std::nullopt;
+}
+const Plain* pointer(const std::optional<Plain>& t) { return t ? &*t : nullptr; }
+std::string_view text(c10::string_view s) { return {s.data(), s.size()}; }
+void check_done(Wrong wrong) { TORCH_CHECK(wrong.empty(), wrong); }
+
 at::Tensor pack_panels_op(const at::Tensor& weight) {
-  TORCH_CHECK(vector_kernels() && weight.dim() == 2 && weight.scalar_type() == at::kFloat,
-              "pack_panels: an f32 matrix");
-  const int64_t columns = weight.size(0), inner = weight.size(1);
-  at::Tensor packed = dense({panel_elements(columns, inner)}, at::kFloat);
-  pack_panels(static_cast<const float*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns, inner,
-              static_cast<float*>(packed.mutable_data_ptr()));
+  TORCH_CHECK(weight.dim() == 2, "pack_panels: an f32 matrix");
+  at::Tensor packed = dense({panel_elements(weight.size(0), weight.size(1))}, at::kFloat);
+  check_done(pack_panels(plain(weight), plain(packed)));
   return packed;
 }
 
 at::Tensor& panel_linear_out(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
                              const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation,
                              at::Tensor& out) {
-  const auto act = activation_named({activation.data(), activation.size()});
-  const auto fits = [](const std::optional<at::Tensor>& t, at::IntArrayRef sizes) {
-    return !t || (t->scalar_type() == at::kFloat && t->sizes() == sizes && is_dense_last(*t));
-  };
-  TORCH_CHECK(vector_kernels() && act && x.dim() == 2 && x.scalar_type() == at::kFloat && is_dense_last(x) &&
-                  packed.scalar_type() == at::kFloat && packed.is_contiguous() &&
-                  packed.numel() == panel_elements(columns, x.size(1)) && fits(bias, {columns}) &&
-                  fits(added, {x.size(0), columns}) && is_result(out, x, columns),
-              "panel_linear: wrong arguments");
-  const auto numbers = [](const std::optional<at::Tensor>& t) {
-    return t ? static_cast<const float*>(t->const_data_ptr()) : nullptr;
-  };
-  if (out.numel() == 0) return out;
-  linear(PanelLinear{.x = static_cast<const float*>(x.const_data_ptr()),
-                     .row_stride = x.stride(0),
-                     .packed = static_cast<const float*>(packed.const_data_ptr()),
-                     .bias = numbers(bias),
-                     .added = numbers(added),
-                     .added_stride = added ? added->stride(0) : 0,
-                     .out = static_cast<float*>(out.mutable_data_ptr()),
-                     .rows = x.size(0),
-                     .inner = x.size(1),
-                     .columns = columns,
-                     .activation = *act});
+  const std::optional<Plain> b = plain(bias), add = plain(added);
+  check_done(panel_linear(plain(x), plain(packed), pointer(b), pointer(add), columns, text(activation), plain(out)));
   return out;
 }
-at::Tensor panel_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+at::Tensor panel_linear_op(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
                         const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation) {
   at::Tensor out = dense({x.size(0), columns}, at::kFloat);
   return panel_linear_out(x, packed, bias, added, columns, activation, out);
@@ -163,51 +153,23 @@ std::vector<int64_t> depthwise_sizes(const at::Tensor& x, at::IntArrayRef kernel
 }
 
 at::Tensor pack_depthwise_op(const at::Tensor& weight) {
-  TORCH_CHECK(vector_kernels() && weight.dim() == 4 && weight.size(1) == 1 && weight.scalar_type() == at::kFloat,
-              "pack_depthwise: an f32 weight of one channel a group");
+  TORCH_CHECK(weight.dim() == 4, "pack_depthwise: an f32 weight of one channel a group");
   const at::Tensor lying = weight.contiguous();
-  const int64_t channels = weight.size(0), taps = weight.size(2) * weight.size(3);
-  at::Tensor packed = dense({depthwise_elements(channels, taps)}, at::kFloat);
-  pack_depthwise(static_cast<const float*>(lying.const_data_ptr()), channels, taps,
-                 static_cast<float*>(packed.mutable_data_ptr()));
+  at::Tensor packed = dense({depthwise_elements(weight.size(0), weight.size(2) * weight.size(3))}, at::kFloat);
+  check_done(pack_depthwise(plain(lying), plain(packed)));
   return packed;
 }
 
 at::Tensor& depthwise_last_out(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
                                at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
                                at::IntArrayRef dilation, c10::string_view activation, at::Tensor& out) {
-  const auto act = activation_named({activation.data(), activation.size()});
-  const auto positive = [](at::IntArrayRef list) { return list.size() == 2 && list[0] > 0 && list[1] > 0; };
-  TORCH_CHECK(vector_kernels() && act && positive(kernel) && positive(stride) && positive(dilation) &&
-                  padding.size() == 2 && padding[0] >= 0 && padding[1] >= 0 && x.dim() == 4 &&
-                  x.scalar_type() == at::kFloat && (x.size(1) <= 1 || x.stride(1) == 1) &&
-                  packed.scalar_type() == at::kFloat && packed.is_contiguous() &&
-                  packed.numel() == depthwise_elements(x.size(1), kernel[0] * kernel[1]) &&
-                  (!bias || (bias->scalar_type() == at::kFloat && bias->numel() == x.size(1) && is_dense_last(*bias))),
-              "depthwise_last: wrong arguments");
-  DepthwiseLast d{.x = static_cast<const float*>(x.const_data_ptr()),
-                  .image = x.stride(0),
-                  .row = x.stride(2),
-                  .column = x.stride(3),
-                  .packed = static_cast<const float*>(packed.const_data_ptr()),
-                  .bias = bias ? static_cast<const float*>(bias->const_data_ptr()) : nullptr,
-                  .out = static_cast<float*>(out.mutable_data_ptr()),
-                  .batch = x.size(0),
-                  .channels = x.size(1),
-                  .size = {x.size(2), x.size(3)},
-                  .out_size = {out.size(2), out.size(3)},
-                  .kernel = {kernel[0], kernel[1]},
-                  .stride = {stride[0], stride[1]},
-                  .padding = {padding[0], padding[1]},
-                  .dilation = {dilation[0], dilation[1]},
-                  .activation = *act};
-  TORCH_CHECK(out.scalar_type() == at::kFloat && out.sizes() == depthwise_sizes(x, kernel, stride, padding, dilation) &&
-                  out.is_contiguous(at::MemoryFormat::ChannelsLast),
-              "depthwise_last: wrong result");
-  if (out.numel() > 0) depthwise(d);
+  const std::optional<Plain> b = plain(bias);
+  const auto list = [](at::IntArrayRef l) { return std::span<const int64_t>(l.data(), l.size()); };
+  const DepthwiseGeometry geometry{list(kernel), list(stride), list(padding), list(dilation)};
+  check_done(depthwise_last(plain(x), plain(packed), pointer(b), geometry, text(activation), plain(out)));
   return out;
 }
-at::Tensor depthwise_last(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+at::Tensor depthwise_last_op(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
                           at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
                           at::IntArrayRef dilation, c10::string_view activation) {
   TORCH_CHECK(x.dim() == 4 && kernel.size() == 2 && stride.size() == 2 && padding.size() == 2 && dilation.size() == 2 &&
@@ -345,14 +307,23 @@ at::Tensor heads_inside(const at::Tensor& t, int64_t width) {
   return out;
 }
 
+void run_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::TensorList biases,
+                   const AttentionOptions& options, const at::Tensor& out, const at::Tensor* logsumexp) {
+  std::vector<Plain> added;
+  for (const at::Tensor& b : biases) added.push_back(plain(b));
+  const std::optional<Plain> sums = logsumexp ? std::optional(plain(*logsumexp)) : std::nullopt;
+  check_done(attention(plain(q), plain(k), plain(v), added, options, plain(out), pointer(sums)));
+}
+
+void check_rank(const at::Tensor& q, const at::Tensor& v) {  // what results are allocated by
+  TORCH_CHECK(q.dim() >= 3 && v.dim() >= 1, "attention: wrong arguments");
+}
+
 at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::TensorList biases,
                         double scale, bool causal, bool zero_if_none) {
-  Attention a = attention_of(q, k, v, biases, scale, causal);
-  a.zero_if_none = zero_if_none;
-  at::Tensor out = heads_inside(q, a.value_width);
-  if (out.numel() == 0) return out;
-  a.out = operand(out, a.batch);
-  attention(a);
+  check_rank(q, v);
+  at::Tensor out = heads_inside(q, v.size(-1));
+  run_attention(q, k, v, biases, {scale, causal, zero_if_none}, out, nullptr);
   return out;
 }
 
@@ -368,17 +339,14 @@ AttentionOperand row_statistics(const at::Tensor& t) {
 std::tuple<at::Tensor, at::Tensor> attention_kept_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                      const at::TensorList biases, double scale, bool causal,
                                                      bool zero_if_none) {
-  Attention a = attention_of(q, k, v, biases, scale, causal);
-  a.zero_if_none = zero_if_none;
-  at::Tensor out = heads_inside(q, a.value_width);
+  check_rank(q, v);
+  at::Tensor out = heads_inside(q, v.size(-1));
   std::vector<int64_t> sizes(q.sizes().begin(), q.sizes().end() - 1);
   std::swap(sizes[sizes.size() - 1], sizes[sizes.size() - 2]);
   at::Tensor logsumexp = dense(sizes, at::kFloat);
   swap_dims(logsumexp, sizes.size() - 1, sizes.size() - 2);
-  if (out.numel() == 0) return {out, logsumexp.fill_(-INFINITY)};
-  a.out = operand(out, a.batch);
-  a.logsumexp = row_statistics(logsumexp);
-  attention(a);
+  run_attention(q, k, v, biases, {scale, causal, zero_if_none}, out, &logsumexp);
+  if (out.numel() == 0) logsumexp.fill_(-INFINITY);
   return {out, logsumexp};
 }
 
@@ -872,14 +840,14 @@ void register_operators() {
         "packed_linear.out", packed_linear_out);
     add("pack_panels(Tensor weight) -> Tensor", "pack_panels", pack_panels_op);
     add("panel_linear(Tensor x, Tensor packed, Tensor? bias, Tensor? added, int columns, str activation) -> Tensor",
-        "panel_linear", panel_linear);
+        "panel_linear", panel_linear_op);
     add("panel_linear.out(Tensor x, Tensor packed, Tensor? bias, Tensor? added, int columns, str activation, *, "
         "Tensor(a!) out) -> Tensor(a!)",
         "panel_linear.out", panel_linear_out);
     add("pack_depthwise(Tensor weight) -> Tensor", "pack_depthwise", pack_depthwise_op);
     add("depthwise_last(Tensor x, Tensor packed, Tensor? bias, int[] kernel, int[] stride, int[] padding, int[] "
         "dilation, str activation) -> Tensor",
-        "depthwise_last", depthwise_last);
+        "depthwise_last", depthwise_last_op);
     add("depthwise_last.out(Tensor x, Tensor packed, Tensor? bias, int[] kernel, int[] stride, int[] padding, int[] "
         "dilation, str activation, *, Tensor(a!) out) -> Tensor(a!)",
         "depthwise_last.out", depthwise_last_out);
@@ -947,19 +915,6 @@ void register_operators() {
     return true;
   }();
   static_cast<void>(done);
-}
-
-std::string_view missing_for(std::string_view op) {
-  constexpr std::string_view kOwn = "flashover.";
-  if (!op.starts_with(kOwn)) return {};
-  op.remove_prefix(kOwn.size());
-  constexpr std::string_view kAmx[] = {"pack_linear.", "packed_linear.", "product.", "unfolded_"};
-  constexpr std::string_view kAvx512[] = {"attention", "convolution.", "convolution_input_", "convolution_weight_"};
-  const auto is_one_of = [&](std::span<const std::string_view> names) {
-    return std::ranges::any_of(names, [&](std::string_view n) { return op.starts_with(n); });
-  };
-  if (is_one_of(kAmx) && !has_amx_bf16()) return "amx_bf16";
-  return is_one_of(kAvx512) && !has_avx512() ? "avx512" : "";
 }
 
 bool shares_by_team(std::string_view op) {

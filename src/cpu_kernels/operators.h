@@ -6,9 +6,6 @@ namespace flashover::cpu {
 
 void register_operators();  // in torch's dispatcher; once is enough
 
-// What the operator of that name needs of the processor whatever its arguments, and this one lacks; empty: nothing.
-std::string_view missing_for(std::string_view op);
-
 // Whether the operator of that name starts no parallel region but by share() and in_parallel() (team.h).
 bool shares_by_team(std::string_view op);
 

@@ -13,6 +13,7 @@
 #include "package/check.h"
 #include "plan/contents.h"
 #include "python/bind.h"
+#include "run/without_torch.h"
 
 namespace flashover {
 namespace py = pybind11;
@@ -90,6 +91,7 @@ py::dict describe_part(const aot::PackagedEntry& e, size_t chosen, const plan::P
   d["inputs"] = inputs;
   d["target"] = p.target;
   d["operators"] = plan::operators_called(p);
+  d["needs_torch"] = run::needs_torch(p);
   d["kernels"] = p.kernels.size();
   d["prepared"] = e.plans[chosen].prepared.size();
   d["arguments_spec"] = e.arguments_spec;
@@ -112,7 +114,7 @@ py::dict describe_part(const aot::Manifest& m, const std::vector<std::pair<size_
   return d;
 }
 
-py::list run(const aot::Package& p, size_t entry, const std::vector<py::object>& given) {
+py::list run_package(const aot::Package& p, size_t entry, const std::vector<py::object>& given) {
   std::vector<at::Tensor> arguments, results;
   for (const py::object& t : given) arguments.push_back(given_tensor(t));
   {
@@ -177,7 +179,7 @@ void bind_aot(py::module_& m) {
              for (size_t i = 0; i < p.manifest().entries.size(); ++i) plans.emplace_back(p.chosen(i), &p.plan(i));
              return describe_part(p.manifest(), plans);
            })
-      .def("run", &run, py::arg("entry"), py::arg("arguments"))
+      .def("run", &run_package, py::arg("entry"), py::arg("arguments"))
       .def("weights",
            [](const aot::Package& p) {
              py::dict d;

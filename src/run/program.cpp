@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "cpu_kernels/operators.h"
+#include "cpu_kernels/plain.h"
 #include "ops/ops.h"
 #include "plan/contents.h"
 #include "run/cuda/driver.h"

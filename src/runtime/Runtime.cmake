@@ -13,9 +13,13 @@ add_dependencies(flashover_runner flashover_runtime)
 set_target_properties(flashover_runner PROPERTIES OUTPUT_NAME flashover-run BUILD_RPATH "\$ORIGIN/../lib" INSTALL_RPATH "\$ORIGIN/../lib")
 set_target_properties(flashover_runtime flashover_runner PROPERTIES UNITY_BUILD OFF)
 
-# The same without torch, for packages whose plans call no operators: own kernels, the C++ and the OpenMP runtime.
+# The same without torch, for packages whose plans call none of its libraries: own kernels and hand-written operators,
+# the C++ and the OpenMP runtime.
 file(GLOB bare_sources CONFIGURE_DEPENDS src/bare/*.cpp)
-add_library(flashover_bare SHARED ${bare_sources} src/runtime/c_api.cpp src/run/library.cpp src/cpu_kernels/team.cpp)
+foreach(file team plain panels depthwise_last attention attention_backward linear linear_f32 vectors_avx2 vectors_avx512)
+  list(APPEND bare_sources src/cpu_kernels/${file}.cpp)
+endforeach()
+add_library(flashover_bare SHARED ${bare_sources} src/runtime/c_api.cpp src/run/library.cpp src/run/without_torch.cpp)
 target_compile_options(flashover_bare PRIVATE ${FLASHOVER_WARNINGS} -fopenmp)
 target_compile_definitions(flashover_bare PRIVATE TORCH_STABLE_ONLY)
 target_link_libraries(flashover_bare PRIVATE flashover_package flashover_target)

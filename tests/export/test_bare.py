@@ -71,6 +71,82 @@ def test_results_are_those_beside_torch_bit_for_bit(packaged):
             assert np.array_equal(np.load(packaged / f"out{k}.npy"), want.detach().numpy()), k
 
 
+def runs_without_torch(path):
+    return not flashover.package_info(path)["entries"][0]["needs_torch"]
+
+
+class Depthwise(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv2d(24, 24, 3, stride=2, padding=1, groups=24)
+
+    def forward(self, x):
+        return torch.relu(self.conv(torch.tanh(x)))
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.head = torch.nn.LSTMCell(256, 320), torch.nn.Linear(320, 64)
+
+    def forward(self, x):
+        h = c = x.new_zeros(x.shape[1], 320)
+        for step in x:
+            h, c = self.cell(step, (h, c))
+        return self.head(h), c
+
+
+def products(name):
+    """Models whose products, attention and depthwise convolutions have hand-written operators."""
+    if name == "depthwise":
+        return Depthwise(), (torch.randn(2, 24, 9, 11),)
+    if name == "recurrent":
+        return Recurrent(), (torch.randn(3, 4, 256),)
+    from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    kind, config = (BertModel, BertConfig) if name == "bert" else (LlamaModel, LlamaConfig)
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_hidden_layers": 1}
+    model = kind(config(**sizes, vocab_size=300, use_cache=False))
+    return model, (torch.randint(0, 300, (1, 128)),)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "recurrent", "depthwise"])
+def test_hand_written_operators_need_no_torch(name, tmp_path):
+    model, args = products(name)
+    flashover.package(flashover.export(model.eval(), args), tmp_path / "p.flash")
+    if not runs_without_torch(tmp_path / "p.flash"):
+        pytest.skip("this machine computes it with torch's libraries")
+    np.save(tmp_path / "x.npy", np.ascontiguousarray(args[0].numpy()))
+    threads = str(torch.get_num_threads())
+    out = run(RUNNER, tmp_path / "p.flash", tmp_path / "x.npy", "--out", tmp_path / "out", "--threads", threads)
+    assert out.returncode == 0, out.stderr
+    given = torch.from_numpy(np.load(tmp_path / "x.npy"))
+    want = torch.utils._pytree.tree_leaves(flashover.load(tmp_path / "p.flash")(given))
+    assert torch.allclose(want[0], torch.utils._pytree.tree_leaves(model(given))[0], rtol=1e-3, atol=1e-4)
+    for k, tensor in enumerate(want):
+        if isinstance(tensor, torch.Tensor):
+            assert np.array_equal(np.load(tmp_path / f"out{k}.npy"), tensor.detach().numpy()), k
+
+
+def test_hand_written_operators_for_sizes_that_change(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.GELU(), torch.nn.Linear(96, 32)).eval()
+    program = flashover.export(model, (torch.randn(5, 64),), dynamic_shapes=[{0: Dim("n", max=300)}])
+    flashover.package(program, tmp_path / "p.flash")
+    if not runs_without_torch(tmp_path / "p.flash"):
+        pytest.skip("this machine computes it with torch's libraries")
+    loaded, threads = flashover.load(tmp_path / "p.flash"), str(torch.get_num_threads())
+    for n in (2, 17, 300):
+        x = torch.randn(n, 64)
+        np.save(tmp_path / "x.npy", x.numpy())
+        out = run(RUNNER, tmp_path / "p.flash", tmp_path / "x.npy", "--out", tmp_path / "out", "--threads", threads)
+        assert out.returncode == 0, out.stderr
+        assert np.array_equal(np.load(tmp_path / "out0.npy"), loaded(x).detach().numpy()), n
+
+
 def test_in_a_root_folder_of_its_own(packaged):
     """No shell, no /proc, no /usr: the files that ldd names, the runner, its library and the package."""
     root = packaged / "root"
@@ -98,11 +174,11 @@ def test_in_a_root_folder_of_its_own(packaged):
 
 
 def test_packages_that_need_torch_say_for_what(tmp_path):
-    program = flashover.export(torch.nn.Linear(4, 3), (torch.randn(2, 4),))
+    program = flashover.export(lambda x: torch.linalg.inv(x), (torch.eye(4),))
     flashover.package(program, tmp_path / "p.flash")
     out = run(RUNNER, tmp_path / "p.flash")
     assert out.returncode == 1 and "does not run without torch" in out.stderr, out.stderr
-    needs = flashover.package_info(tmp_path / "p.flash")["entries"][0]["operators"]
+    needs = flashover.package_info(tmp_path / "p.flash")["entries"][0]["needs_torch"]
     assert needs and all(name in out.stderr for name in needs)
 
 

@@ -1,0 +1,48 @@
+// Looks each call up in the table of hand-written operators.
+#include "run/without_torch.h"
+
+#include <algorithm>
+#include <set>
+#include <variant>
+
+#include "cpu_kernels/plain.h"
+
+namespace flashover::run {
+
+using plan::Step;
+using plan::StepKind;
+using plan::TensorId;
+
+const Step* packing_of(const plan::Plan& p, TensorId t) {
+  for (const Step& s : p.frozen_steps)
+    if (s.kind == StepKind::kCall && s.writes == std::vector<TensorId>{t} && !s.args.empty()) {
+      const cpu::PlainOperator* op = cpu::find_plain(s.op);
+      return op && op->packed_elements && std::holds_alternative<Ref>(s.args[0]) ? &s : nullptr;
+    }
+  return nullptr;
+}
+
+// As the step calls it.
+static bool is_hand_written(const plan::Plan& p, const Step& s) {
+  const cpu::PlainOperator* op = cpu::find_plain(s.op);
+  if (!op || s.mutates != 0 || s.writes.size() != 1 || s.writes[0] < 0) return false;
+  for (const Arg& a : s.args)
+    if (const auto* list = std::get_if<RefList>(&a))
+      if (std::ranges::any_of(*list, [](const Ref& r) { return r.id == kNoValue; })) return false;
+  return (op->packed_elements != nullptr) == p.tensors[static_cast<size_t>(s.writes[0])].type.opaque;
+}
+
+std::vector<std::string> needs_torch(const plan::Plan& p) {
+  std::set<std::string> found;
+  const auto dtype = [&](TensorId t) { return p.tensors[static_cast<size_t>(t)].type.dtype; };
+  for (const std::vector<Step>* steps : {&p.frozen_steps, &p.steps})
+    for (const Step& s : *steps) {
+      if (s.kind == StepKind::kCall && !is_hand_written(p, s)) found.insert(s.op);
+      if (s.kind == StepKind::kCopy && dtype(s.reads[0]) != dtype(s.writes[0])) found.insert("a copy that converts");
+    }
+  for (size_t t = 0; found.empty() && t < p.tensors.size(); ++t)
+    if (p.tensors[t].type.opaque && !packing_of(p, static_cast<TensorId>(t))) found.insert("memory of a library's");
+  return {found.begin(), found.end()};
+}
+
+}  // namespace flashover::run
