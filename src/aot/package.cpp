@@ -65,23 +65,6 @@ size_t fitting_plan(const PackagedEntry& e, const std::vector<plan::Plan>& plans
 
 constexpr auto on_all_threads = [](int64_t tasks, const auto& f) { cpu::in_parallel(tasks, f); };
 
-bool is_complete(const std::vector<Prepared>& prepared, const plan::Plan& p) {
-  return std::ranges::all_of(plan::kept_frozen(p), [&](plan::TensorId t) {
-    return std::ranges::any_of(prepared, [&](const Prepared& q) { return q.tensor == t; });
-  });
-}
-
-// Marks the weights that calls of an entry read. prepared: that they find.
-void mark_read(const PackagedEntry& e, const plan::Plan& p, const std::vector<Prepared>& prepared,
-               std::vector<bool>& read) {
-  const bool complete = is_complete(prepared, p);
-  for (size_t i = 0; i < e.inputs.size(); ++i)
-    if (e.inputs[i].kind == Binding::Kind::kWeight && !(complete && p.inputs[i].frozen))
-      read[static_cast<size_t>(e.inputs[i].index)] = true;
-  for (const Binding& b : e.results)
-    if (b.kind == Binding::Kind::kWeight) read[static_cast<size_t>(b.index)] = true;
-}
-
 // Whether calls of the entry write a weight, hand one out, or give one to an operator that may keep it.
 bool lets_weights_out(const PackagedEntry& e, const plan::Plan& p) {
   const auto is_weight = [&](size_t input) { return e.inputs[input].kind == Binding::Kind::kWeight; };

@@ -249,16 +249,31 @@ void Executor::walk(const Sized& s, const std::vector<Step>& steps, const Memory
   }
 }
 
-FrozenMemory Executor::compute_frozen(std::span<char* const> inputs) const {
-  FrozenMemory out;
-  out.tensors.resize(plan_.tensors.size());
-  if (plan_.frozen_steps.empty()) return out;
-  // (Sizes do not matter: nothing of it depends on them.)
+// For what does not depend on sizes.
+std::shared_ptr<const Executor::Sized> Executor::some_size() const {
   constexpr int64_t kSome = 2;
   std::vector<int64_t> values;
   for (const plan::SizeSource& source : sources_)
     values.push_back(std::max(kSome, sym::size_symbol(source.symbol).range().lo));
-  const std::shared_ptr<const Sized> s = sized(values);
+  return sized(values);
+}
+
+std::optional<FrozenMemory> Executor::take_frozen(
+    std::shared_ptr<char> memory, const std::vector<std::pair<TensorId, std::span<char>>>& tensors) const {
+  FrozenMemory out{std::move(memory), std::vector<char*>(plan_.tensors.size())};
+  const std::shared_ptr<const Sized> s = some_size();
+  for (const auto& [t, bytes] : tensors)
+    if (static_cast<int64_t>(bytes.size()) == s->bytes(t)) out.tensors[static_cast<size_t>(t)] = bytes.data();
+  for (const TensorId t : plan::kept_frozen(plan_))
+    if (!out.tensors[static_cast<size_t>(t)]) return std::nullopt;
+  return out;
+}
+
+FrozenMemory Executor::compute_frozen(std::span<char* const> inputs) const {
+  FrozenMemory out;
+  out.tensors.resize(plan_.tensors.size());
+  if (plan_.frozen_steps.empty()) return out;
+  const std::shared_ptr<const Sized> s = some_size();
   int64_t bytes = 0;
   std::vector<int64_t> at(plan_.tensors.size(), -1);
   for (size_t t = 0; t < at.size(); ++t) {

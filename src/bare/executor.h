@@ -10,8 +10,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/plan.h"
@@ -48,6 +50,9 @@ class Executor {
   const plan::Plan& plan() const { return plan_; }
   // inputs: by input of the plan, in its strides. Those that the frozen part does not read may be null.
   FrozenMemory compute_frozen(std::span<char* const> inputs) const;
+  // The same out of tensors that lie in a package: (tensor, bytes). Nothing where some are missing or of another size.
+  std::optional<FrozenMemory> take_frozen(std::shared_ptr<char> memory,
+                                          const std::vector<std::pair<plan::TensorId, std::span<char>>>& tensors) const;
   // sizes: by input of the plan.
   std::vector<Array> run(std::span<char* const> inputs, std::span<const std::vector<int64_t>> sizes,
                          const FrozenMemory& frozen) const;
@@ -64,6 +69,7 @@ class Executor {
     std::span<char* const> frozen;
   };
   std::shared_ptr<const Sized> sized(std::span<const int64_t> values) const;
+  std::shared_ptr<const Sized> some_size() const;
   void walk(const Sized& s, const std::vector<plan::Step>& steps, const Memory& memory) const;
 
   plan::Plan plan_;

@@ -10,6 +10,7 @@
 #include "package/container.h"
 #include "package/signature.h"
 #include "runtime/loaded.h"
+#include "target/features.h"
 
 namespace flashover::runtime_library {
 namespace {
@@ -63,12 +64,12 @@ struct Entry {
 };
 
 // The first plan that can be run here.
-plan::Plan chosen_plan(const aot::PackagedEntry& e, std::vector<plan::Plan> plans) {
+size_t chosen_plan(const aot::PackagedEntry& e, const std::vector<plan::Plan>& plans) {
   std::string why;
-  for (plan::Plan& p : plans) {
-    const std::string reason = bare::why_not(p);
-    if (reason.empty()) return std::move(p);
-    why += "\n- for " + p.target + ": " + reason;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const std::string reason = bare::why_not(plans[i]);
+    if (reason.empty()) return i;
+    why += "\n- for " + plans[i].target + ": " + reason;
   }
   throw UserError("entry " + e.name + " of the package does not run without torch on this machine:" + why);
 }
@@ -88,16 +89,27 @@ class WithoutTorch final : public LoadedPackage {
     const aot::Container file(aot::open_file(path));
     std::vector<std::vector<plan::Plan>> plans;
     manifest_ = aot::check_package(file, &plans);
-    const std::shared_ptr<char> section = file.map(file.find(aot::kWeightSection));
-    auto weights = std::make_shared<Weights>();
-    if (verify) verify_weights(section.get());
-    for (const aot::Weight& w : manifest_.weights) {
-      weights->arrays.push_back({section, section.get() + w.offset, w.dtype, w.sizes, w.strides});
+    // What was prepared by another kind of processor may have other bits. (Numbers of threads do not matter here.)
+    const bool suits = manifest_.machine.ends_with(", processor " + target::processor());
+    std::vector<std::vector<aot::Prepared>> found;
+    std::vector<bool> read(manifest_.weights.size());
+    for (size_t i = 0; i < plans.size(); ++i) {
+      aot::PackagedEntry& e = manifest_.entries[i];
+      const size_t at = chosen_plan(e, plans[i]);
+      std::vector<aot::Prepared>& prepared = found.emplace_back();
+      if (suits && aot::is_complete(e.plans[at].prepared, plans[i][at])) prepared = e.plans[at].prepared;
+      aot::mark_read(e, plans[i][at], prepared, read);
+      entries_.push_back(std::make_unique<Entry>(e, std::move(plans[i][at])));
     }
-    for (size_t i = 0; i < plans.size(); ++i)
-      entries_.push_back(
-          std::make_unique<Entry>(manifest_.entries[i], chosen_plan(manifest_.entries[i], std::move(plans[i]))));
-    compute_frozen(*weights);
+    weight_bytes_ = file.map(file.find(aot::kWeightSection));
+    unverified_.assign(manifest_.weights.size(), verify);
+    verify_weights(read);
+    auto weights = std::make_shared<Weights>();
+    for (const aot::Weight& w : manifest_.weights)
+      weights->arrays.push_back({weight_bytes_, weight_bytes_.get() + w.offset, w.dtype, w.sizes, w.strides});
+    const std::shared_ptr<char> prepared = file.map(file.find(aot::kPreparedSection));
+    for (size_t i = 0; i < entries_.size(); ++i)
+      weights->frozen.push_back(taken_frozen(i, found[i], prepared, verify, *weights));
     weights_ = std::move(weights);
   }
   const aot::Manifest& manifest() const override { return manifest_; }
@@ -145,6 +157,7 @@ class WithoutTorch final : public LoadedPackage {
   }
   void exchange(const std::vector<std::pair<std::string, flashover_tensor>>& values) override {
     const std::lock_guard one_at_a_time(exchanging_);
+    verify_weights(std::vector<bool>(manifest_.weights.size(), true));
     auto made = std::make_shared<Weights>(Weights{current()->arrays, {}});
     for (const auto& [name, value] : values) {
       const size_t index = aot::find_weight(manifest_, name);
@@ -156,7 +169,7 @@ class WithoutTorch final : public LoadedPackage {
         throw UserError("the weight " + name + " has another type or other sizes in the package");
       old = bare::in_strides(given, old.strides);
     }
-    compute_frozen(*made);
+    for (size_t e = 0; e < entries_.size(); ++e) made->frozen.push_back(computed_frozen(e, *made));
     const std::lock_guard lock(mutex_);
     weights_ = std::move(made);
   }
@@ -166,24 +179,45 @@ class WithoutTorch final : public LoadedPackage {
     std::vector<Array> arrays;               // by Manifest::weights
     std::vector<bare::FrozenMemory> frozen;  // by entry
   };
-  void verify_weights(const char* section) const {
+  static constexpr auto on_all_threads = [](int64_t tasks, const auto& f) { cpu::in_parallel(tasks, f); };
+  // Those that were not yet.
+  void verify_weights(const std::vector<bool>& which) {
     std::vector<const aot::Weight*> parts;
-    for (const aot::Weight& w : manifest_.weights) parts.push_back(&w);
-    aot::verify_bytes(parts, section, "weights", [](int64_t tasks, const auto& f) { cpu::in_parallel(tasks, f); });
+    for (size_t i = 0; i < which.size(); ++i)
+      if (which[i] && unverified_[i]) parts.push_back(&manifest_.weights[i]);
+    aot::verify_bytes(parts, weight_bytes_.get(), "weights", on_all_threads);
+    for (size_t i = 0; i < which.size(); ++i)
+      if (which[i]) unverified_[i] = false;
   }
-  void compute_frozen(Weights& weights) const {
-    for (size_t e = 0; e < entries_.size(); ++e) {
-      std::vector<char*> inputs;
-      for (const Binding& b : manifest_.entries[e].inputs)
-        inputs.push_back(b.kind == Kind::kWeight ? weights.arrays[static_cast<size_t>(b.index)].data : nullptr);
-      weights.frozen.push_back(entries_[e]->executor.compute_frozen(inputs));
+  bare::FrozenMemory computed_frozen(size_t entry, const Weights& weights) const {
+    std::vector<char*> inputs;
+    for (const Binding& b : manifest_.entries[entry].inputs)
+      inputs.push_back(b.kind == Kind::kWeight ? weights.arrays[static_cast<size_t>(b.index)].data : nullptr);
+    return entries_[entry]->executor.compute_frozen(inputs);
+  }
+  // What lies in the file, or is computed where it does not serve.
+  bare::FrozenMemory taken_frozen(size_t entry, const std::vector<aot::Prepared>& prepared,
+                                  const std::shared_ptr<char>& section, bool verify, const Weights& weights) {
+    std::vector<const aot::Prepared*> parts;
+    std::vector<std::pair<plan::TensorId, std::span<char>>> tensors;
+    for (const aot::Prepared& p : prepared) {
+      parts.push_back(&p);
+      if (p.layout.empty()) tensors.emplace_back(p.tensor, std::span<char>(section.get() + p.offset, p.bytes));
     }
+    if (auto taken = prepared.empty() ? std::nullopt : entries_[entry]->executor.take_frozen(section, tensors)) {
+      if (verify) aot::verify_bytes(parts, section.get(), "prepared tensors", on_all_threads);
+      return *std::move(taken);
+    }
+    verify_weights(std::vector<bool>(manifest_.weights.size(), true));
+    return computed_frozen(entry, weights);
   }
   std::shared_ptr<const Weights> current() const {
     const std::lock_guard lock(mutex_);
     return weights_;
   }
   aot::Manifest manifest_;
+  std::shared_ptr<char> weight_bytes_;  // as mapped
+  std::vector<bool> unverified_;        // by weight
   std::vector<std::unique_ptr<Entry>> entries_;
   mutable std::mutex mutex_;
   std::mutex exchanging_;

@@ -323,6 +323,22 @@ size_t find_weight(const Manifest& m, const std::string& name) {
   return static_cast<size_t>(found - m.weights.begin());
 }
 
+bool is_complete(const std::vector<Prepared>& prepared, const plan::Plan& p) {
+  return std::ranges::all_of(plan::kept_frozen(p), [&](plan::TensorId t) {
+    return std::ranges::any_of(prepared, [&](const Prepared& q) { return q.tensor == t; });
+  });
+}
+
+void mark_read(const PackagedEntry& e, const plan::Plan& p, const std::vector<Prepared>& prepared,
+               std::vector<bool>& read) {
+  const bool complete = is_complete(prepared, p);
+  for (size_t i = 0; i < e.inputs.size(); ++i)
+    if (e.inputs[i].kind == Binding::Kind::kWeight && !(complete && p.inputs[i].frozen))
+      read[static_cast<size_t>(e.inputs[i].index)] = true;
+  for (const Binding& b : e.results)
+    if (b.kind == Binding::Kind::kWeight) read[static_cast<size_t>(b.index)] = true;
+}
+
 std::vector<bool> written_inputs(const plan::Plan& p) {
   std::vector<bool> written(p.inputs.size());
   for (const plan::Step& s : p.steps)

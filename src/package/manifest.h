@@ -84,6 +84,11 @@ void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& sectio
 // "": the only one. Throws UserError that names those there are.
 size_t find_entry(const Manifest& m, const std::string& name);
 size_t find_weight(const Manifest& m, const std::string& name);  // throws UserError
+// Whether all tensors that calls find of the frozen part are prepared.
+bool is_complete(const std::vector<Prepared>& prepared, const plan::Plan& p);
+// Marks the weights that calls of an entry read. prepared: that they find.
+void mark_read(const PackagedEntry& e, const plan::Plan& p, const std::vector<Prepared>& prepared,
+               std::vector<bool>& read);
 std::vector<bool> written_inputs(const plan::Plan& p);           // by input: a step writes its memory
 
 }  // namespace flashover::aot

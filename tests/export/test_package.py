@@ -192,6 +192,25 @@ def test_weights_are_exchanged_as_a_whole(tmp_path):
         loaded.exchange({names[0]: torch.ones(2)})
 
 
+def test_weights_that_were_handed_out_are_watched(tmp_path):
+    """In a process in which nothing was compiled: operators that write without a word are watched from then on."""
+    program = flashover.export(torch.nn.Linear(256, 256, bias=False), (torch.ones(8, 256),))
+    flashover.package(program, tmp_path / "p.flash")
+    source = """
+import sys, torch, flashover
+net, x = flashover.load(sys.argv[1]), torch.ones(8, 256)
+before = net(x)
+w = net.weights()["weight"]
+torch._fused_sgd_([w], [torch.ones_like(w)], [], weight_decay=0.0, momentum=0.0, lr=1.0, dampening=0.0, nesterov=False,
+                  maximize=False, is_first_step=True)
+torch.testing.assert_close(net(x), before - 256, rtol=1e-4, atol=1e-3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(tmp_path / "p.flash")], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_constants_of_the_program_are_not_exchanged(tmp_path):
     program = flashover.export(lambda x: x * torch.tensor([2.0, 3.0]), (torch.ones(2),))
     flashover.package(program, tmp_path / "p.flash")
