@@ -147,6 +147,19 @@ def test_hand_written_operators_for_sizes_that_change(tmp_path):
         assert np.array_equal(np.load(tmp_path / "out0.npy"), loaded(x).detach().numpy()), n
 
 
+def test_changed_prepared_tensors_are_seen_without_torch(tmp_path):
+    model, args = products("recurrent")
+    flashover.package(flashover.export(model.eval(), args), tmp_path / "p.flash")
+    info = flashover.package_info(tmp_path / "p.flash")["entries"][0]
+    if info["needs_torch"] or not info["prepared"]:
+        pytest.skip("this machine computes it with torch's libraries")
+    changed = bytearray((tmp_path / "p.flash").read_bytes())
+    changed[-200] ^= 1  # (they come last)
+    (tmp_path / "p.flash").write_bytes(changed)
+    out = run(RUNNER, tmp_path / "p.flash")
+    assert out.returncode == 1 and "wrong checksum of prepared tensors" in out.stderr, out.stderr
+
+
 def test_in_a_root_folder_of_its_own(packaged):
     """No shell, no /proc, no /usr: the files that ldd names, the runner, its library and the package."""
     root = packaged / "root"
