@@ -82,6 +82,7 @@ __all__ = [
     "save_cache",
     "set_logs",
     "set_stance",
+    "sign_package",
     "skip",
     "uninstall",
     "wait_until_compiled",
@@ -98,6 +99,7 @@ _LATER = {
     "package": "flashover._package",
     "package_info": "flashover._package",
     "save_cache": "flashover._package",
+    "sign_package": "flashover._signature",
 }
 
 

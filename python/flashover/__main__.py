@@ -29,6 +29,13 @@ def parser() -> argparse.ArgumentParser:
         "--torch", action="store_true", help="torch.compile's options and configuration, as they count"
     )
     command("runtime", _cli.runtime, "where the C++ runtime for packages lies: CMAKE_PREFIX_PATH for find_package")
+    for name, run, key, summary in (
+        ("sign", _cli.sign, "private key", "writes an ed25519 signature of a package beside it"),
+        ("check", _cli.check, "public key", "looks whether a package is what a key signed"),
+    ):
+        made = command(name, run, summary)
+        made.add_argument("file", metavar="FILE")
+        made.add_argument("--key", required=True, metavar="PEM", help=f"the file with the {key}")
     explain = command("explain", _script.explain, "runs a program and says what became of what it compiles")
     explain.add_argument("--save", metavar="FOLDER", help="write the report there, too: index.html and more")
     doctor = command("doctor", _doctor.doctor, "runs a program and lists what costs time, with patches of its source")

@@ -1,4 +1,4 @@
-"""Commands that run no program: env, cache, options, runtime."""
+"""Commands that run no program: env, cache, options, runtime, sign, check."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from flashover import _C, _torch_settings
+from flashover import _C, _signature, _torch_settings, exc
 from flashover import options as options_table
 from flashover._explain_text import size
 from flashover._nearest import did_you_mean
@@ -66,6 +66,28 @@ def runtime(_: argparse.Namespace) -> int:
         print("the runtime is not built: ./x build flashover_runner", file=sys.stderr)
         return 1
     print(folder)
+    return 0
+
+
+def sign(given: argparse.Namespace) -> int:
+    return _signature_command(lambda: print(_signature.sign_package(given.file, given.key)))
+
+
+def check(given: argparse.Namespace) -> int:
+    def look() -> None:
+        with open(given.file, "rb") as file:
+            _signature.check_signature(file, given.file + _signature.SUFFIX, given.key)
+        print("signed by that key, and not changed since")
+
+    return _signature_command(look)
+
+
+def _signature_command(act: Callable[[], None]) -> int:
+    try:
+        act()
+    except (exc.UserError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from flashover import exc
-from flashover._program import Bounds, Program, capture, named_tensors
+from flashover._program import Bounds, Program, capture, leaf_paths, named_tensors
 from flashover._reasons import reason_of
 from flashover.fx_graph import Emitter, size_value
 
@@ -59,10 +59,26 @@ def export(
         return breaks_of(model, args, kwargs)
 
     changing = {leaf: _marks(spec) for leaf, spec in specs.items()}
-    try:
-        program = capture(model, args, kwargs, changing, strict=strict, owner=module, find_all=find_all)
-    except exc.ConstraintViolationError as error:
-        raise exc.ExportError.of([str(error)]) from error
+    faults: list[str] = []
+    while True:
+        try:
+            program = capture(model, args, kwargs, changing, strict=strict, owner=module, find_all=find_all)
+        except exc.ConstraintViolationError as error:
+            found = _faults_of_marks(str(error), module, (args, kwargs), changing)
+            if not found:
+                raise exc.ExportError.of([*faults, str(error)]) from error
+            faults += found
+        except exc.ExportError as error:
+            raise (exc.ExportError.of([*faults, *(error.problems or [str(error)])]) if faults else error) from error
+        else:
+            break
+    if faults:  # what else there is shows where these sizes do not change
+        settled = {leaf: {d: s for d, s in spec.items() if d in changing[leaf]} for leaf, spec in specs.items()}
+        try:
+            _Builder(module, program, args, kwargs, settled).build()
+        except exc.ExportError as error:
+            faults += error.problems
+        raise exc.ExportError.of(faults)
     if not strict and program.data["writes"]:
         warnings.warn("flashover.export leaves out: " + "; ".join(program.data["writes"]), stacklevel=2)
     exported = _Builder(module, program, args, kwargs, specs).build()
@@ -142,6 +158,20 @@ def _marks(spec: dict[int, Any]) -> dict[int, Bounds]:
     return out
 
 
+def _faults_of_marks(error: str, module: Any, given: Any, changing: dict[int, dict[int, Bounds]]) -> list[str]:
+    """What a capture says of sizes that are not as dynamic_shapes has them, with what helps; takes their marks away, so
+    that the next capture finds the next ones."""
+    places = {path: leaf for leaf, path in enumerate(leaf_paths(*given, module.forward))}
+    out = []
+    fault = re.compile(r"^  - (\S+)\.shape\[(\d+)\] is marked as dynamic, but (.*)$", re.MULTILINE)
+    for path, dim, what in fault.findall(error):
+        if path in places and changing.get(places[path], {}).pop(int(dim), None):
+            asks = "is not in" not in what
+            fix = "say Dim.AUTO or Dim.STATIC for it, or change what asks" if asks else "give the Dim other bounds"
+            out.append(f"{path}.shape[{dim}] is to change, but {what}\n  {fix[0].upper()}{fix[1:]}.")
+    return out
+
+
 class _Propagate(torch.fx.Interpreter):
     """Runs a graph on fake tensors; each node keeps its value."""
 
@@ -207,6 +237,7 @@ class _Builder:
         if not self.specs:
             return None
         collection = torch.export.ShapesCollection()
+        faults: list[str] = []
         leaves, in_spec = pytree.tree_flatten((self.args, self.kwargs))
         for leaf, spec in self.specs.items():
             settled: dict[int, Any] = {}
@@ -215,12 +246,14 @@ class _Builder:
                 if number and not isinstance(how, int) and not _is_hint(how, "STATIC"):
                     if not _is_hint(how, "AUTO"):
                         place = f"{self.program.paths[leaf]}.shape[{dim}]"
-                        raise exc.ExportError.of([f"{place} is to change, but the program takes it for a number"])
+                        faults.append(f"{place} is to change, but the program takes it for a number")
                     continue
                 settled[dim] = how
             if id(leaves[leaf]) in collection._shapes:  # one tensor, given twice
                 leaves[leaf] = leaves[leaf].detach()
             collection[leaves[leaf]] = settled
+        if faults:
+            raise exc.ExportError.of(faults)
         self.args, self.kwargs = pytree.tree_unflatten(leaves, in_spec)
         return collection.dynamic_shapes(self.module, self.args, self.kwargs)
 

@@ -14,6 +14,7 @@ import torch.utils._pytree as pytree
 from flashover import _C, _targets, exc
 from flashover import options as options_table
 from flashover._program import Argument, Bounds, Program, capture
+from flashover._signature import SUFFIX, check_signature
 
 # Types of containers whose context may name modules to be imported: a file may not say what is imported.
 _REFUSED = ("collections.defaultdict",)
@@ -52,13 +53,25 @@ def package(
     writer.write(os.fspath(path), prepare)
 
 
-def load(path: str | os.PathLike[str], *, verify: bool = True) -> Package:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    verify: bool = True,
+    signed_by: bytes | str | os.PathLike[str] | None = None,
+) -> Package:
     """Loads a package. It is machine code that this process runs: load what you trust.
 
     The file is checked before anything of it runs. verify=False leaves out the checksum of the weights' bytes, which
     takes the time of reading them all.
+    signed_by: a public key (PEM, or a file with it): the file must be what its owner signed (sign_package), which is
+    looked at before anything else, by the signature in PATH.sig.
     """
-    return Package(_C.Package.load(os.fspath(path), verify))
+    if signed_by is None:
+        return Package(_C.Package.load(os.fspath(path), verify))
+    with open(path, "rb") as file:
+        check_signature(file, os.fspath(path) + SUFFIX, signed_by)
+        # The same file, whatever has the name by now.
+        return Package(_C.Package.load(f"/proc/self/fd/{file.fileno()}", verify))
 
 
 def package_info(path: str | os.PathLike[str]) -> dict[str, Any]:

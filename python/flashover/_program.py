@@ -81,7 +81,7 @@ def named_tensors(module: Any) -> Iterator[tuple[str, str, torch.Tensor, bool]]:
                 yield "buffer", path, buffer, name not in part._non_persistent_buffers_set
 
 
-def _leaf_paths(args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> list[str]:
+def leaf_paths(args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> list[str]:
     names = list(inspect.signature(function).parameters.values())
     plain = [p.name for p in names if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     out = []
@@ -136,7 +136,7 @@ def capture(
     """
     leaves, in_spec = pytree.tree_flatten((args, kwargs))
     function = target.forward if isinstance(target, torch.nn.Module) else target
-    paths = _leaf_paths(args, kwargs, function)
+    paths = leaf_paths(args, kwargs, function)
     _check_leaves(paths, leaves)
     given = [_fresh(leaf, (changing or {}).get(i, {})) for i, leaf in enumerate(leaves)]
     fresh_args, fresh_kwargs = pytree.tree_unflatten(given, in_spec)

@@ -214,3 +214,23 @@ def test_equal_tensors_are_arguments_of_their_own():
     x = torch.randn(3)
     program = flashover.export(f, (x, x))
     assert torch.equal(program.module()(x, torch.ones(3)), x + 1)
+
+
+def test_all_sizes_that_are_not_as_dynamic_shapes_has_them_are_in_one_error():
+    def f(x, y, z):
+        if x.shape[0] == 5:
+            x = x + 1
+        if y.shape[1] == 3:
+            y = y + 1
+        return x, y, z + z.new_ones(2)
+
+    shapes = {"x": {0: Dim("a"), 1: Dim("d", min=7)}, "y": {0: Dim("b"), 1: Dim("c")}, "z": {0: Dim("e")}}
+    with pytest.raises(exc.ExportError) as raised:
+        flashover.export(f, (torch.ones(5, 6), torch.ones(4, 3), torch.ones(2)), dynamic_shapes=shapes)
+    problems = raised.value.problems
+    assert len(problems) == 4, problems
+    for place in ("x.shape[0]", "x.shape[1]", "y.shape[1]", "z.shape[0]"):
+        assert any(p.startswith(f"{place} is to change, but ") for p in problems), (place, problems)
+    line = next(p for p in problems if p.startswith("x.shape[0]"))
+    assert "test_export.py:" in line and "if x.shape[0] == 5:" in line and "Dim.STATIC" in line
+    assert "other bounds" in next(p for p in problems if p.startswith("x.shape[1]"))

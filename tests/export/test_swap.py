@@ -34,10 +34,11 @@ def test_no_call_sees_a_torn_set(library, times, product, tmp_path):
     if library == "flashover_bare" and entry["needs_torch"]:
         pytest.skip("this machine computes it with torch's libraries")
     lib = RUNTIME / "lib"
+    source, program = Path(__file__).parent / "swap.cpp", tmp_path / "swap"
     built = subprocess.run(
         [
-            *("g++", "-std=c++17", "-O1", "-pthread", str(Path(__file__).parent / "swap.cpp"), f"-I{RUNTIME / 'include'}"),
-            *(f"-L{lib}", f"-Wl,-rpath,{lib}", "-Wl,--allow-shlib-undefined", f"-l{library}", "-o", str(tmp_path / "swap")),
+            *("g++", "-std=c++17", "-O1", "-pthread", str(source), f"-I{RUNTIME / 'include'}", f"-L{lib}"),
+            *(f"-Wl,-rpath,{lib}", "-Wl,--allow-shlib-undefined", f"-l{library}", "-o", str(program)),
         ],
         capture_output=True,
         text=True,
@@ -45,7 +46,7 @@ def test_no_call_sees_a_torn_set(library, times, product, tmp_path):
     )
     assert built.returncode == 0, built.stderr
     names = list(flashover.load(product).weights())
-    command = [str(tmp_path / "swap"), str(product), str(times), str(SIZE), *names]
+    command = [str(program), str(product), str(times), str(SIZE), *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 torn, 0 failed" in done.stdout
