@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
@@ -106,6 +107,18 @@ def load_and_call(row: Row, folder: Path, which: str) -> Row:
         return {"load": (loaded - start) * 1e3, "first": (time.perf_counter() - loaded) * 1e3}
 
 
+def in_any_order(calls: dict[str, bench.Call], budget: float) -> dict[str, float]:
+    """Median seconds; what one leaves in the caches is there for another each time."""
+    times: dict[str, list[float]] = {key: [] for key in calls}
+    end = time.perf_counter() + budget
+    while time.perf_counter() < end or len(times["ours"]) < 5:
+        for key in random.sample(list(calls), len(calls)):
+            start = time.perf_counter()
+            calls[key]()
+            times[key].append(time.perf_counter() - start)
+    return {key: statistics.median(values) for key, values in times.items()}
+
+
 def steady(row: Row, folder: Path) -> Row:
     import flashover
 
@@ -125,7 +138,7 @@ def steady(row: Row, folder: Path) -> Row:
         bits = all(torch.equal(a, b) for a, b in zip(results["ours"], results["jit"], strict=True))
         for call in calls.values():
             call()
-        return row | {"wrong": wrong, "bits": bits, "seconds": bench.interleaved(calls, row["budget"])}
+        return row | {"wrong": wrong, "bits": bits, "seconds": in_any_order(calls, row["budget"])}
 
 
 def by_runner(folder: Path, row: Row, environment: dict[str, str], cores: list[int]) -> Row:

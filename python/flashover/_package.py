@@ -131,6 +131,10 @@ class Entry:
         self.prepared: int = description["prepared"]  # tensors made of weights alone that calls find in the file
         self._arguments_spec = _spec_of(description["arguments_spec"])
         self._results_spec = _spec_of(description["results_spec"])
+        leaves = self._arguments_spec.num_leaves
+        like = pytree.tree_structure(((None,) * leaves, {}), is_leaf=lambda leaf: leaf is None)
+        plain = like == self._arguments_spec and all(tensor for _, tensor, _ in description["arguments"])
+        self._plain = leaves if plain else -1  # so many tensors, one after the other
         self._values = [json.loads(v) if kind == "value" else None for kind, v in description["results"]]
 
     def __repr__(self) -> str:
@@ -153,6 +157,8 @@ class Entry:
         return list(self._description["guards"])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == self._plain and not kwargs and all(isinstance(a, torch.Tensor) for a in args):
+            return self._results(list(args))
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self._arguments_spec:
             leaves = self._reordered(args, kwargs)
@@ -164,6 +170,9 @@ class Entry:
                 tensors.append(leaf)
             elif _constant(leaf) != value:
                 raise exc.UserError(f"entry {self.name}: the argument {name} is {value} in the program, not {leaf!r}")
+        return self._results(tensors)
+
+    def _results(self, tensors: list[torch.Tensor]) -> Any:
         results = self._native.run(self._index, tensors)
         for i, (kind, _) in enumerate(self._description["results"]):
             if kind == "value":
