@@ -446,6 +446,30 @@ def one_hot_of_size(tensor: torch.Tensor, num_classes: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int64, device=tensor.device).scatter(-1, tensor.unsqueeze(-1), 1)
 
 
+def diagonal_at(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> torch.Tensor:
+    """Tensor.diagonal, whose offset torch wants as a number: the main diagonal of a part."""
+    along, distance = (dim2, offset) if offset >= 0 else (dim1, -offset)
+    part = [slice(None)] * x.dim()
+    part[along] = slice(distance, None)
+    if distance >= x.shape[along]:
+        dict.fromkeys((offset,))  # (a key is a number: whether it is one at all for torch)
+        part[along] = slice(0, 0)
+    return x[tuple(part)].diagonal(0, dim1, dim2)
+
+
+def diag_embed_at(x: torch.Tensor, offset: int = 0) -> torch.Tensor:
+    """torch.diag_embed, the same way."""
+    square = torch.diag_embed(x)
+    padding = (offset, 0, 0, offset) if offset >= 0 else (0, -offset, -offset, 0)
+    return torch.nn.functional.pad(square, padding)
+
+
+def diag_at(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor:
+    if x.dim() == 1:
+        return diag_embed_at(x, diagonal)
+    return diagonal_at(x, diagonal).clone(memory_format=torch.contiguous_format)
+
+
 def register() -> None:
     for (module, name), function in _TABLE.items():
         _C.substitute(module, name, function)

@@ -507,7 +507,7 @@ void compile_in_background(Attempt& a, std::vector<at::Tensor> examples) {
 bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
   const frame::Capture& c = e.capture;
   if (!c.larger_than_call) return true;
-  if (c.declined || c.raised || !c.broken_marks.empty()) return false;
+  if (c.declined || c.raised || c.larger_was_read || !c.broken_marks.empty()) return false;
   // A size that is one number is compared as the tensor has it, and not with what the trace took it for.
   if (std::ranges::any_of(c.size_symbols,
                           [](const frame::SizeSymbol& s) { return s.fixed && s.value == trace::kInsteadOfFew; }))
@@ -556,6 +556,8 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
     request.torch_calls = false;
     if (!capture_and_guard(a, request)) return;
   }
+  // What symbols were compared with before the program raised is in no guard: for other numbers it may not raise.
+  if (c.raised && c.varies) e.transient = true;
   if (c.declined || c.raised) return decline_capture(a, request);
   if (!c.broken_marks.empty() && !accept(a, c.broken_marks)) return;
   e.takes = facts_taken(c.graph);

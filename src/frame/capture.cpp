@@ -334,6 +334,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   in.recorder.numbers.takes_the_usual_way = speculation.usual_answers;
   in.recorder.numbers.elements = speculation.elements;
   in.recorder.numbers.ints_are_sizes = request.varying_sizes != nullptr && !request.varying_sizes->marked_only;
+  in.recorder.numbers.larger_than_few = session.sizes().opens;
   if (speculation.elements)
     session.element_read = [&in = in, raw = &session](int32_t input) {
       DType dtype{};
@@ -628,7 +629,10 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
       out.data_sizes = session->sizes().data_sizes() > 0;
       out.assumes = in.recorder.numbers.answered_usually && request.may_break;
       PyErr_Clear();
-      out.larger_than_call = in.recorder.larger_than_call || !session->sizes().opened().empty();
+      out.varies = session->sizes().count() > 0 || in.recorder.numbers.any();
+      out.larger_was_read = in.recorder.numbers.larger_was_read;
+      out.larger_than_call =
+          in.recorder.larger_than_call || in.recorder.numbers.larger_than_call || !session->sizes().opened().empty();
       out.took_narrowed_inputs = !in.narrowed_inputs.empty() || !out.narrowed_inputs.empty();
       if (out.declined && in.first_call) {
         try {  // (it throws where a transform is entered)

@@ -159,6 +159,8 @@ struct Capture {
       required;               // sources needed at run time: the inputs first, then reconstruction and effect operands
   guards::SizeProgram sizes;  // of inputs whose sizes are symbols, by position in `required`
   std::vector<SizeSymbol> size_symbols;
+  bool varies = false;            // numbers or sizes in it are symbols
+  bool larger_was_read = false;   // this call has another number than the trace: it is no trace of this call
   bool larger_than_call = false;  // a size of 1 was traced as a larger one: whether it serves this call, `sizes` says
   std::vector<BrokenMark> broken_marks;
   NumberProgram numbers;  // its values stand behind the required objects when reconstruction and effects run

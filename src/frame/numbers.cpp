@@ -221,8 +221,17 @@ PyObject* Numbers::from_source(guards::SourceId source, PyObject* value) {
   NumberStep s;
   s.kind = NumberStep::Kind::kSource;
   s.a = source;
-  PyObject* made = add(std::move(s), Py_NewRef(value));
-  sources_.back() = Ref::borrow(value);
+  Ref now = Ref::borrow(value);
+  bool is_few = false;
+  if (larger_than_few && ints_are_sizes && PyLong_CheckExact(value)) {
+    int overflow = 0;
+    const long long n = PyLong_AsLongLongAndOverflow(value, &overflow);
+    is_few = overflow == 0 && std::abs(n) < sym::kLeastPresumed;
+    if (is_few) now = Ref::steal(PyLong_FromLongLong(n < 0 ? -trace::kInsteadOfFew : trace::kInsteadOfFew));
+    larger_than_call = larger_than_call || is_few;
+  }
+  PyObject* made = add(std::move(s), Py_NewRef(now.get()));
+  sources_.back() = is_few ? Ref() : Ref::borrow(value);
   return made;
 }
 
@@ -264,16 +273,34 @@ std::optional<sym::Expr> Numbers::size_of(int32_t step) {
   std::optional<sym::Expr> e;
   if (s.kind == NumberStep::Kind::kBinary)
     if (const auto a = size_of(s.a), b = a ? size_of(s.b) : std::nullopt; b) e = computed(*a, *b, s.op);
-  if (!e && (overflow != 0 || n < sym::kLeastPresumed || n > kLargestSize)) return std::nullopt;
+  if (s.kind == NumberStep::Kind::kUnary && kUnary[s.op] != PyNumber_Invert)
+    if (const auto a = size_of(s.a)) e = kUnary[s.op] == PyNumber_Negative ? -*a : *a;
+  if (!e && (overflow != 0 || std::abs(n) < sym::kLeastPresumed || std::abs(n) > kLargestSize)) return std::nullopt;
   if (!e) {
-    int32_t input = -1;
     const std::string path = s.kind == NumberStep::Kind::kSource ? recorder_.name_of(s.a) : "";
-    e = session_->add_size(n, path.empty() ? "number " + std::to_string(step) : path, input);
-    size_inputs.emplace_back(input, step);
-    program.sizes.push_back(step);
+    const std::string name = path.empty() ? "number " + std::to_string(step) : path;
+    e = n < 0 ? negative_size(now, name) : symbol_of(step, n, name);
   }
   is_size(now, e);
   return e;
+}
+
+sym::Expr Numbers::symbol_of(int32_t step, int64_t now, const std::string& name) {
+  int32_t input = -1;
+  const sym::Expr symbol = session_->add_size(now, name, input);
+  size_inputs.emplace_back(input, step);
+  program.sizes.push_back(step);
+  return symbol;
+}
+
+// Symbols are not negative: it is less than 0 by one.
+sym::Expr Numbers::negative_size(PyObject* number, const std::string& name) {
+  Ref minus = Ref::steal(unary(number, PyNumber_Negative));
+  if (!minus) throw Declined("an int that cannot be negated");
+  const sym::Expr symbol = symbol_of(step_of(minus.get()), PyLong_AsLongLong(minus.get()), "-" + name);
+  session_->sizes().holds(sym::Relation::kLess, 0, symbol);
+  is_size(minus.get(), symbol);
+  return -symbol;
 }
 
 void Numbers::as_sizes(PyObject* o, int depth) {
@@ -473,6 +500,36 @@ PyObject* Numbers::binary(PyObject* a, PyObject* b, int op) {
   if (x && y) is_size(made, computed(*x, *y, op));
   if (real) floats_.emplace(step_of(made), std::move(*real));
   return Py_NewRef(made);
+}
+
+bool Numbers::add_terms(PyObject* number, int64_t times, std::unordered_map<int32_t, int64_t>& terms,
+                        int64_t& rest) const {
+  const int32_t step = step_of(number);
+  const auto part = [&](int32_t i, int64_t sign) {
+    return add_terms(objects_[static_cast<size_t>(i)].get(), times * sign, terms, rest);
+  };
+  if (step < 0) {
+    int overflow = 0;
+    const long long n = PyLong_CheckExact(number) ? PyLong_AsLongLongAndOverflow(number, &overflow) : kLargestSize;
+    if (overflow != 0 || std::abs(n) >= kLargestSize) return false;
+    rest += times * n;
+    return std::abs(rest) < kLargestSize;
+  }
+  const NumberStep& s = program.steps[static_cast<size_t>(step)];
+  const int plain = s.op % kInPlace;
+  if (s.kind == NumberStep::Kind::kBinary && PyLong_CheckExact(number) && (plain == 0 || plain == 10))
+    return part(s.a, 1) && part(s.b, plain == 0 ? 1 : -1);
+  if (s.kind == NumberStep::Kind::kUnary && kUnary[s.op] == PyNumber_Negative) return part(s.a, -1);
+  terms[step] += times;
+  return true;
+}
+
+std::optional<int64_t> Numbers::constant_difference(PyObject* a, PyObject* b) const {
+  std::unordered_map<int32_t, int64_t> terms;
+  int64_t rest = 0;
+  if (!add_terms(a, 1, terms, rest) || !add_terms(b, -1, terms, rest)) return std::nullopt;
+  const bool same = std::ranges::all_of(terms, [](const auto& term) { return term.second == 0; });
+  return same ? std::optional(rest) : std::nullopt;
 }
 
 std::optional<Numbers::FloatOfSize> Numbers::float_of(PyObject* o) const {
@@ -789,7 +846,10 @@ void Numbers::read_step(int32_t index) {
       read_[static_cast<size_t>(index)] = 0;
       throw Declined("data-dependent: a number that follows from data is needed");
     case NumberStep::Kind::kSource:
-      recorder_.fact(FactKind::kEquals, s.a, sources_[static_cast<size_t>(index)].get());
+      if (PyObject* read = sources_[static_cast<size_t>(index)].get())
+        recorder_.fact(FactKind::kEquals, s.a, read);
+      else
+        larger_was_read = true;
       break;
     case NumberStep::Kind::kItem:
       if (elements && recorder_.is_buffer(s.a)) {

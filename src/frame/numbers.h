@@ -104,6 +104,8 @@ class Numbers {
   PyObject* call(PyObject* function, PyObject* const* args, size_t nargs);
   // Ints that change, where sizes are taken or compared: symbols from now on, if they may be. Containers are looked into.
   void as_sizes(PyObject* o, int depth = 0);
+  // a - b, where that is the same whatever they are: n + 3 - n.
+  std::optional<int64_t> constant_difference(PyObject* a, PyObject* b) const;
   int compare(PyObject* a, PyObject* b, int op);  // -1: not taken
   int truth(PyObject* a);                         // -1: not taken
 
@@ -120,6 +122,9 @@ class Numbers {
   int expected = -1;                 // the truth of the next comparison, where the program goes on for one only
   bool elements = false;             // what a buffer of one element holds may be taken for always so
   bool ints_are_sizes = false;       // those that change may be symbols
+  bool larger_than_few = false;      // those that are -1, 0 or 1 in this call are traced as larger ones
+  bool larger_than_call = false;     // one was
+  bool larger_was_read = false;      // and the program saw it
   std::vector<std::pair<int32_t, int32_t>> inputs, size_inputs;  // graph input, step
   NumberProgram program;
 
@@ -134,7 +139,11 @@ class Numbers {
   std::optional<sym::Expr> whole(PyObject* function, PyObject* number) const;  // what int(), math.floor ... make of it
   PyObject* fold(PyObject* function, PyObject* items);                         // sum, math.prod, numel, max and min
   std::optional<sym::Expr> computed(sym::Expr a, sym::Expr b, int op) const;
+  // Sums of numbers: how often each step counts that is none. False: too large.
+  bool add_terms(PyObject* number, int64_t times, std::unordered_map<int32_t, int64_t>& terms, int64_t& rest) const;
   std::optional<sym::Expr> size_of(int32_t step);
+  sym::Expr symbol_of(int32_t step, int64_t now, const std::string& name);
+  sym::Expr negative_size(PyObject* number, const std::string& name);
   void mixed_with_sizes(PyObject* a, PyObject* b);             // where one of two operands is a size, the other is one
   PyObject* of_size(sym::Expr e);                              // borrowed
   std::optional<sym::Expr> expr_of(PyObject* o) const;         // of an int: a size, or a plain one
@@ -151,7 +160,7 @@ class Numbers {
   trace::Session* session_;
   std::unordered_map<PyObject*, int32_t> known_;
   std::vector<Ref> objects_, symbols_;  // by step
-  std::vector<Ref> sources_;            // kSource: the object that was read
+  std::vector<Ref> sources_;            // kSource: the object that was read; null: traced as a larger one
   std::vector<char> read_;
   std::unordered_map<int32_t, sym::Expr> sizes_;  // by step
   std::unordered_map<sym::Expr, int32_t> step_of_size_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "sym/environment.h"
 #include "sym/samples.h"
 
 namespace flashover::ops {
@@ -66,11 +67,29 @@ bool is_number(const Arg& a, double value) {
   return false;
 }
 
+namespace {
+// For large sizes it is none: 12 - s0, 12 // s0.
+bool shrinks(sym::Expr e) {
+  if (e.is_const() || e.kind() == sym::Kind::kVar) return false;
+  if (e.kind() == sym::Kind::kMul && e.operands()[0].is_const() && e.operands()[0].value() < 0) return true;
+  const bool divided = e.kind() == sym::Kind::kFloorDiv || e.kind() == sym::Kind::kMod;
+  return (divided && !e.operands()[1].is_const()) || std::ranges::any_of(e.operands(), shrinks);
+}
+}  // namespace
+
+bool is_smaller_stride(sym::Expr a, sym::Expr b) {
+  if (a == b) return false;
+  if (shrinks(a) || shrinks(b)) {
+    if (sym::follows(sym::Relation::kLess, a, b)) return true;
+    if (sym::follows(sym::Relation::kLessEqual, b, a)) return false;
+  }
+  return sym::usually_below(a, b);
+}
+
 Sizes dense_like(const Sizes& sizes, const Sizes& strides) {
   if (sizes.size() != strides.size()) return contiguous_strides(sizes);
   std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
-  // Symbolic strides are ordered as for large sizes: the order never matters for values.
   // Outermost first. Dims of size 1 and stride-0 dims have no order of their own: they stay where they are.
   auto movable = [&](size_t d) { return !sizes[d].is_const(1) && !strides[d].is_const(0); };
   for (size_t i = 1; i < order.size(); ++i) {
@@ -78,7 +97,7 @@ Sizes dense_like(const Sizes& sizes, const Sizes& strides) {
     size_t at = i;
     for (size_t j = i; j-- > 0;) {
       if (!movable(order[j])) continue;
-      if (!sym::usually_below(strides[order[j]], strides[order[at]])) break;
+      if (!is_smaller_stride(strides[order[j]], strides[order[at]])) break;
       std::swap(order[j], order[at]);
       at = j;
     }
@@ -101,7 +120,7 @@ bool is_dense(const Sizes& sizes, const Sizes& strides) {
     if (!sizes[i].is_const(1)) order.push_back(i);
   }
   std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return sym::usually_below(strides[a], strides[b]); });
+                   [&](size_t a, size_t b) { return is_smaller_stride(strides[a], strides[b]); });
   sym::Expr expected = 1;
   for (size_t i : order) {
     if (!sym::known_eq(strides[i], expected)) return false;

@@ -50,6 +50,8 @@ Sizes dense_like(const Sizes& sizes, const Sizes& strides);
 std::optional<Sizes> view_strides(const TensorType& t, const Sizes& sizes);
 // The common sizes of two operands, broadcast from the right. CHECKs that they fit (provably).
 Sizes broadcast_sizes(const Sizes& a, const Sizes& b);
+// An order of strides: where it cannot be told for all sizes, some order.
+bool is_smaller_stride(sym::Expr a, sym::Expr b);
 // Every element has its own place and there are no gaps (provably).
 bool is_dense(const Sizes& sizes, const Sizes& strides);
 

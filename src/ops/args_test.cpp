@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/text.h"
+#include "sym/environment.h"
 
 namespace flashover::ops {
 namespace {
@@ -65,6 +66,19 @@ TEST(Args, IsDense) {
   EXPECT_TRUE(is_dense(sizes("[2, 0]"), sizes("[9, 9]")));
   EXPECT_FALSE(is_dense(sizes("[2, 3]"), sizes("[4, 1]"))) << "gaps";
   EXPECT_FALSE(is_dense(sizes("[2, 3]"), sizes("[0, 1]"))) << "repeats";
+}
+
+// No size comes near the hint of one that is subtracted or divides.
+TEST(Args, OrderOfStridesThatShrink) {
+  const auto e = [](std::string_view text) { return sym::parse(text); };
+  const sym::AssumeScope facts(
+      {{sym::Relation::kLessEqual, 2, e("12 - s0")}, {sym::Relation::kLessEqual, 2, e("12 // s1")}});
+  EXPECT_TRUE(is_smaller_stride(1, e("12 - s0")));
+  EXPECT_FALSE(is_smaller_stride(e("12 - s0"), 1));
+  EXPECT_FALSE(is_smaller_stride(e("12 - s0"), e("12 - s0")));
+  EXPECT_TRUE(is_smaller_stride(e("s0"), e("4*s0")));
+  EXPECT_TRUE(is_dense({12, e("12 - s0")}, {e("12 - s0"), 1}));
+  EXPECT_TRUE(is_dense({12, e("12 // s1")}, {e("12 // s1"), 1}));
 }
 
 std::string viewed(std::string_view t, std::string_view as) {

@@ -412,11 +412,28 @@ at::Tensor block_diag(at::TensorList tensors) {
 }
 
 // The backward of a number's power compares the number, which ATen cannot do with a symbol; that of a tensor's does not.
+bool is_compared_in_backward(const at::Tensor& self, const at::Scalar& number) {
+  return number.isSymbolic() && current() && self.requires_grad() && c10::GradMode::is_enabled();
+}
+at::Tensor number_beside(const at::Tensor& self, const at::Scalar& number) {
+  // (Among tensors of no dimensions the wider dtype wins.)
+  const at::ScalarType real = self.dim() == 0 ? c10::toRealValueType(self.scalar_type()) : at::kDouble;
+  return at::full({}, number, self.options().dtype(number.isIntegral(false) ? at::kLong : real));
+}
 at::Tensor power_by_number(const at::Tensor& self, const at::Scalar& exponent) {
-  if (exponent.isSymbolic() && current() && self.requires_grad() && c10::GradMode::is_enabled())
-    return self.pow(at::full({}, exponent, self.options().dtype(exponent.isIntegral(false) ? at::kLong : at::kDouble)));
+  if (is_compared_in_backward(self, exponent)) return self.pow(number_beside(self, exponent));
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
   return self.pow(exponent);
+}
+at::Tensor power_of_number(const at::Scalar& self, const at::Tensor& exponent) {
+  if (is_compared_in_backward(exponent, self)) return number_beside(exponent, self).pow(exponent);
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  return at::pow(self, exponent);
+}
+at::Tensor& power_by_number_in_place(at::Tensor& self, const at::Scalar& exponent) {
+  if (is_compared_in_backward(self, exponent)) return self.pow_(number_beside(self, exponent));
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  return self.pow_(exponent);
 }
 
 }  // namespace
@@ -431,6 +448,8 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("scaled_dot_product_attention", attention);
   m.impl("_pad_circular", pad_circular);
   m.impl("pow.Tensor_Scalar", power_by_number);
+  m.impl("pow.Scalar", power_of_number);
+  m.impl("pow_.Scalar", power_by_number_in_place);
   m.impl("broadcast_tensors", broadcast_tensors);
   m.impl("linear", linear);
   m.impl("reshape", reshape);

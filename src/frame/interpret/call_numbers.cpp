@@ -48,6 +48,7 @@ PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, 
     if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "dtype") != 0) return nullptr;
     if (value != Py_None && value != whole.get()) return nullptr;
   }
+  if (in.recorder.numbers.ints_are_sizes && !in.recorder.numbers.constant_difference(args[1], args[0])) return nullptr;
   Ref length = Ref::steal(in.recorder.numbers.binary(args[1], args[0], 10));
   const int64_t count = length ? PyLong_AsLongLong(length.get()) : -1;
   if (count < 0) return nullptr;
@@ -126,13 +127,47 @@ PyObject* by_other_functions(Interpreter& in, PyObject* f, PyObject* const* args
     else if (PyUnicode_CompareWithASCIIString(key, "device") != 0)
       return nullptr;
   }
-  if (count == nullptr || !in.recorder.numbers.is(count) || !in.recorder.numbers.all_sizes(count)) return nullptr;
+  if (count == nullptr || !in.recorder.numbers.is(count)) return nullptr;
+  in.recorder.numbers.as_sizes(count);
+  if (!in.recorder.numbers.all_sizes(count)) return nullptr;
   if (nargs < known->at) return nullptr;
   const auto is_plain = [](PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o); };
   if (known->at == 2 ? !is_plain(args[0]) || !is_plain(args[1]) : !is_index_tensor(args[0])) return nullptr;
   Ref module = Ref::steal(PyImport_ImportModule("flashover._substitutes"));
   Ref other = Ref::steal(module ? PyObject_GetAttrString(module.get(), known->by) : nullptr);
   return other ? in.call(other.get(), args, nargs, kwnames) : nullptr;
+}
+
+// Diagonals at an offset that changes, which torch wants as a number. Null without an error: something else.
+PyObject* diagonal_by_number(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  struct Known {
+    const char *name, *by, *offset;
+    size_t most;  // of the operands, the tensor among them
+  };
+  static constexpr Known kKnown[] = {{"diagonal", "diagonal_at", "offset", 4},
+                                     {"diag", "diag_at", "diagonal", 2},
+                                     {"diag_embed", "diag_embed_at", "offset", 2}};
+  const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown),
+                                   [&](const Known& k) { return std::strcmp(name_of_c(f), k.name) == 0; });
+  if (known == std::end(kKnown) || in.recorder.numbers.any_of_data()) return nullptr;
+  std::vector<PyObject*> all{nullptr};
+  if (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)))
+    all.push_back(PyCFunction_GET_SELF(f));
+  all.insert(all.end(), args, args + nargs);
+  const size_t operands = all.size() - 1, named = keyword_count(kwnames);
+  if (operands == 0 || !is_tensor(all[1]) || operands + named > known->most) return nullptr;
+  PyObject* offset = operands > 1 ? all[2] : nullptr;
+  for (size_t i = 0; i < named; ++i)
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i)), known->offset) == 0)
+      offset = args[nargs + i];
+  if (offset == nullptr || !PyLong_CheckExact(offset) || !in.recorder.numbers.is(offset)) return nullptr;
+  int overflow = 0;
+  PyLong_AsLongLongAndOverflow(offset, &overflow);
+  if (overflow != 0) return nullptr;
+  all.insert(all.end(), args + nargs, args + nargs + named);
+  Ref module = Ref::steal(PyImport_ImportModule("flashover._substitutes"));
+  Ref other = Ref::steal(module ? PyObject_GetAttrString(module.get(), known->by) : nullptr);
+  return other ? in.call(other.get(), all.data() + 1, operands, kwnames) : nullptr;
 }
 
 bool is_append(PyObject* f) {
@@ -144,11 +179,11 @@ bool is_append(PyObject* f) {
 bool only_moves(PyObject* f) {
   if (PyType_Check(f)) {
     PyObject* const kTypes[] = {
-        reinterpret_cast<PyObject*>(&PyList_Type),    reinterpret_cast<PyObject*>(&PyTuple_Type),
-        reinterpret_cast<PyObject*>(&PyDict_Type),    reinterpret_cast<PyObject*>(&PyZip_Type),
-        reinterpret_cast<PyObject*>(&PyEnum_Type),    reinterpret_cast<PyObject*>(&PyMap_Type),
-        reinterpret_cast<PyObject*>(&PyType_Type),    reinterpret_cast<PyObject*>(&PySuper_Type),
-        reinterpret_cast<PyObject*>(&PyReversed_Type)};
+        reinterpret_cast<PyObject*>(&PyList_Type),     reinterpret_cast<PyObject*>(&PyTuple_Type),
+        reinterpret_cast<PyObject*>(&PyDict_Type),     reinterpret_cast<PyObject*>(&PyZip_Type),
+        reinterpret_cast<PyObject*>(&PyEnum_Type),     reinterpret_cast<PyObject*>(&PyMap_Type),
+        reinterpret_cast<PyObject*>(&PyType_Type),     reinterpret_cast<PyObject*>(&PySuper_Type),
+        reinterpret_cast<PyObject*>(&PyReversed_Type), reinterpret_cast<PyObject*>(&PySlice_Type)};
     if (std::find(std::begin(kTypes), std::end(kTypes), f) != std::end(kTypes)) return true;
     // Classes of Python code (but not subclasses of float and the like).
     auto* base = reinterpret_cast<PyTypeObject*>(f);
@@ -326,6 +361,8 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if ((*result = by_other_functions(*this, f, args, nargs, kwnames)) != nullptr) return true;
   if (PyErr_Occurred()) return true;
   if ((*result = narrow_by_number(*this, f, args, nargs, kwnames)) != nullptr) return true;
+  if ((*result = diagonal_by_number(*this, f, args, nargs, kwnames)) != nullptr) return true;
+  if (PyErr_Occurred()) return true;
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
   const KnownTypes& k = known_types();
   const bool method =
@@ -333,8 +370,10 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
        PyType_IsSubtype(PyDescr_TYPE(reinterpret_cast<PyMethodDescrObject*>(f)), k.tensor)) ||
       (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)));
   if ((n != nullptr && (n->flags & Native::kTensors) && n->handler == nullptr) || method) {
-    if (!takes_numbers(name_of_c(f)))
-      for (size_t i = 0; i < count; ++i) numbers.as_sizes(args[i]);
+    const std::string_view name = name_of_c(f);
+    const bool fills = name == "full" || name == "new_full";  // sizes are in a tuple, the number is alone
+    for (size_t i = 0; i < count && !takes_numbers(name); ++i)
+      if (!fills || !PyLong_CheckExact(args[i])) numbers.as_sizes(args[i]);
     std::vector<Ref> held;
     std::vector<PyObject*> given(count + 1);
     for (size_t i = 0; i < count; ++i) {

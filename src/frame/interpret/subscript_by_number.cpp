@@ -107,6 +107,10 @@ class Parser {
     const auto plain = [&](PyObject* part) { return part == Py_None || PyLong_CheckExact(part); };
     if (!plain(s->start) || !plain(s->stop) || numbers_.is(s->step)) return false;
     if (s->step != Py_None && (!PyLong_CheckExact(s->step) || PyLong_AsLong(s->step) != 1)) return false;
+    // (One length for each value is no way where a size may be a symbol.)
+    const Ref front = s->start == Py_None ? integer(0) : Ref::borrow(s->start),
+              end = s->stop == Py_None ? integer(size) : Ref::borrow(s->stop);
+    if (numbers_.ints_are_sizes && !numbers_.constant_difference(end.get(), front.get())) return false;
     m.start = s->start == Py_None ? integer(0) : place(s->start, size, true);
     Ref stop = s->stop == Py_None ? integer(size) : place(s->stop, size, true);
     if (!m.start || !stop) return false;

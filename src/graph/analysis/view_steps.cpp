@@ -8,7 +8,6 @@
 #include "ops/args.h"
 #include "ops/aten/infer.h"
 #include "ops/names.h"
-#include "sym/samples.h"
 
 namespace flashover::graph {
 namespace {
@@ -256,7 +255,7 @@ std::optional<ViewSteps> view_steps_by_geometry(const TensorType& parent, const 
   ViewSteps steps;
   std::vector<int64_t> order = iota(parent.rank());
   std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return sym::usually_below(parent.strides[b], parent.strides[a]); });
+                   [&](int64_t a, int64_t b) { return ops::is_smaller_stride(parent.strides[b], parent.strides[a]); });
   if (!is_contiguous(parent)) steps.push_back(permute_step(std::move(order)));
   const sym::Expr offset = child.offset - parent.offset;
   sym::Expr last = offset;

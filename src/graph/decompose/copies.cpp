@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "graph/decompose/rules.h"
+#include "ops/aten/infer.h"
 #include "ops/names.h"
 
 namespace flashover::graph::rules {
@@ -92,12 +93,12 @@ bool eye(Builder& b, const Node& n, Outs& outs) {
 template <bool lower>
 bool triangle(Builder& b, const Node& n, Outs& outs) {  // keeps col - row <= k (lower) or >= k
   TensorType t = result(b, n);
-  auto k = integer(arg(n, 1));
+  auto k = ops::aten::size_expr(arg(n, 1));
   if (!k || t.rank() < 2) return false;
   ValueId x = in(n, 0);
   auto line = [&](size_t d) { return b.iota(t.sizes[d], sym::Expr(0), sym::Expr(1), DType::kI64, t.device); };
   ValueId row = b.unsqueeze(line(t.rank() - 2), 1), column = line(t.rank() - 1);
-  ValueId limit = b.add(row, constant(b, row, static_cast<double>(*k)));
+  ValueId limit = b.add(row, number_of(b, row, *k));
   ValueId keep = lower ? b.le(column, limit) : b.ge(column, limit);
   return done(b, b.where(keep, x, b.full({}, *scalar_in(sym::Expr(0), t.dtype), t.dtype, t.device)), t.dtype, outs);
 }

@@ -7,8 +7,8 @@
 #include "base/check.h"
 #include "graph/analysis/symbolic.h"
 #include "graph/passes/dce.h"
+#include "ops/args.h"
 #include "ops/names.h"
-#include "sym/samples.h"
 
 namespace flashover::graph {
 
@@ -23,8 +23,8 @@ bool is_writable_layout(const TensorType& t) {
   std::vector<size_t> order;
   for (size_t d = 0; d < t.rank(); ++d)
     if (!t.sizes[d].is_const(1)) order.push_back(d);
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return sym::usually_below(t.strides[a], t.strides[b]); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return ops::is_smaller_stride(t.strides[a], t.strides[b]); });
   sym::Expr reach = 0;
   for (size_t d : order) {
     if (!sym::known_lt(reach, t.strides[d])) return false;

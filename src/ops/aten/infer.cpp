@@ -5,8 +5,8 @@
 #include <deque>
 #include <numeric>
 
+#include "ops/args.h"
 #include "sym/environment.h"
-#include "sym/samples.h"
 
 namespace flashover::ops::aten {
 namespace {
@@ -338,7 +338,8 @@ bool overlaps_itself(const Sizes& sizes, const Sizes& strides) {
   std::vector<size_t> order;
   for (size_t i = 0; i < sizes.size(); ++i)
     if (!sizes[i].is_const(1)) order.push_back(i);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return sym::usually_below(strides[a], strides[b]); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return is_smaller_stride(strides[a], strides[b]); });
   sym::Expr reach = 0;
   for (size_t i : order) {
     if (!sym::known_lt(reach, strides[i])) return true;

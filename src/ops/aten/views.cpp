@@ -356,6 +356,13 @@ bool as_strided(In in, Types& outs) {  // (self, size, stride, storage_offset)
   out.sizes = *sizes;
   out.strides = *strides;
   if (auto offset = size_expr(arg(in, 3))) out.offset = *offset;
+  const auto constant = [](Expr e) { return e.is_const(); };
+  if (constant(out.offset) && std::ranges::all_of(out.sizes, constant) && std::ranges::all_of(out.strides, constant))
+    return one(outs, std::move(out));
+  // Whether it is a part of x: views that are must be known to be.
+  Expr last = out.offset;
+  for (size_t d = 0; d < out.rank(); ++d) last += (out.sizes[d] - 1) * out.strides[d];
+  sym::known_lt(last, x->offset + x->numel());
   return one(outs, std::move(out));
 }
 
