@@ -65,14 +65,30 @@ thread_local Environment* asked = nullptr;
 thread_local bool layout_only = false;
 thread_local bool presuming = false;
 
-// The same for symbols that are larger by what they are presumed to be larger.
-Expr presumed_large(Expr e, const Environment::Steps& steps) {
+// Numbers that sizes are known not to be below, or not above.
+using Bounds = std::unordered_map<Expr, int64_t>;
+
+// The size as a variable of these bounds. (A name has one range.)
+Expr within(Expr size, int64_t least, const Bounds& most) {
+  const auto known = most.find(size);
+  if (known == most.end() || known->second < least) return size + Expr(least - size.range().lo);
+  const std::string name = std::string(size.name()) + "[" + std::to_string(least) + "," + std::to_string(known->second);
+  return var(name + "]", {least, known->second}, least);
+}
+
+// The same for symbols that are larger by what they are presumed to be larger, or known to be.
+Expr presumed_large(Expr e, const Environment::Steps& steps, const Bounds& least, const Bounds& most) {
   if (e.is_const()) return e;
   return substitute(e, [&](Expr variable) -> std::optional<Expr> {
     const std::optional<int> symbol = size_symbol_index(variable);
-    if (!symbol || has_data_size(variable)) return std::nullopt;
-    const auto known = steps.find(*symbol);
-    return variable + Expr((known == steps.end() ? kLeastPresumed : *known->second.rbegin()) - kSizeSymbolRange.lo);
+    if (!symbol) return std::nullopt;
+    const auto known = least.find(variable);
+    int64_t from = known == least.end() ? kSizeSymbolRange.lo : known->second;
+    if (!has_data_size(variable)) {
+      const auto step = steps.find(*symbol);
+      from = std::max(from, step == steps.end() ? kLeastPresumed : *step->second.rbegin());
+    }
+    return within(variable, from, most);
   });
 }
 
@@ -171,7 +187,7 @@ std::optional<bool> proven_unrounded(Relation r, Expr difference, const std::fun
 
 bool proven_or_presumed(Relation r, Expr a, Expr b) {
   if (proven(r, a, b) == true) return true;
-  const auto larger = [](Expr e) { return presumed_large(e, {}); };
+  const auto larger = [](Expr e) { return presumed_large(e, {}, {}, {}); };
   return presuming && !far_above(a) && !far_above(b) && proven_of_larger(r, a - b, larger) == true;
 }
 
@@ -313,7 +329,7 @@ struct Environment::Learned {
   size_t guards = 0, solved = 0, bounds = 0;  // so many there were
   size_t changes = 0;                         // of what is looked at as a whole, and not fact by fact
   std::vector<PreparedFact> facts, presumed;  // the guards, canonical; and of sizes that are presumed to be larger
-  std::unordered_map<Expr, int64_t> least;    // that they leave of sizes
+  Bounds least, most;                         // that they leave of sizes
   std::unordered_map<Expr, Expr> canonical;
   std::optional<std::vector<AskedGuard>> simplest[2];  // canonical_guards()
 
@@ -416,11 +432,20 @@ Expr Environment::by_symbols(Expr e) const {
 
 namespace {
 
-// The least that a guard leaves of sizes: 5 of s0 for 2 <= (s0 + 1) // 3, 1 of both for 0 < s0*s1.
-using Least = std::unordered_map<Expr, int64_t>;
-
 // True: it says more than was known.
-bool take_least(const SizeGuard& g, Least& out) {
+bool take_most(const SizeGuard& g, Bounds& out) {
+  const bool strict = g.relation == Relation::kLess;
+  if ((!strict && g.relation != Relation::kLessEqual) || !size_symbol_index(g.a) || !g.b.is_const() || far_above(g.b))
+    return false;
+  const int64_t most = g.b.value() - (strict ? 1 : 0);
+  const auto [known, fresh] = out.try_emplace(g.a, most);
+  if (!fresh && known->second <= most) return false;
+  known->second = most;
+  return true;
+}
+
+// The least that a guard leaves of sizes: 5 of s0 for 2 <= (s0 + 1) // 3, 1 of both for 0 < s0*s1.
+bool take_least(const SizeGuard& g, Bounds& out) {
   const auto& [relation, a, b] = g;
   bool more = false;
   const auto take = [&](Expr size, int64_t number) {
@@ -473,6 +498,7 @@ const Environment::Learned& Environment::learned() const {
     l.facts.clear();
     l.presumed.clear();
     l.least.clear();
+    l.most.clear();
     l.canonical.clear();
     ++l.changes;
   }
@@ -482,18 +508,21 @@ const Environment::Learned& Environment::learned() const {
     // (That a quotient is some number is told by the number in its place, and more of it by the fact as it was.)
     if (fact.a.is_const() && fact.b.is_const()) fact = {g.relation, by_symbols(g.a), by_symbols(g.b)};
     l.facts.emplace_back(std::move(fact));
-    if (take_least(g, l.least) || g.relation == Relation::kEqual) ++l.changes;
+    const bool bounds = take_least(g, l.least) | take_most(g, l.most);
+    if (bounds) l.presumed.clear();
+    if (bounds || g.relation == Relation::kEqual) ++l.changes;
   }
   return l;
 }
 
 // The same for sizes that are larger by what the guards say is their least.
 Expr Environment::raised(Expr e) const {
-  const Least& least = learned().least;
-  if (least.empty()) return e;
+  const Bounds &least = learned().least, &most = learned().most;
+  if (least.empty() && most.empty()) return e;
   return substitute(e, [&](Expr variable) -> std::optional<Expr> {
     const auto known = least.find(variable);
-    return known == least.end() ? std::nullopt : std::optional(variable + Expr(known->second));
+    if (known == least.end() && !most.contains(variable)) return std::nullopt;
+    return within(variable, known == least.end() ? variable.range().lo : known->second, most);
   });
 }
 
@@ -583,7 +612,7 @@ Expr Environment::settled(Expr e) {
   return holds(Relation::kLessEqual, Expr(least), e) ? canonical(e) : Expr(specialize(e));
 }
 
-Expr Environment::presumed(Expr e) const { return presumed_large(e, steps_); }
+Expr Environment::presumed(Expr e) const { return presumed_large(e, steps_, learned().least, learned().most); }
 
 // From where on its only symbol makes more than one element of it.
 bool Environment::open(Expr e) {

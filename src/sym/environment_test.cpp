@@ -221,6 +221,20 @@ TEST(Environment, WhatIsAMultipleSaysWhatItsPartsAre) {
   EXPECT_TRUE(Environment::assuming(e.facts()).follows(kEqual, Expr(49) * windows, Expr(7) * half));
 }
 
+TEST(Environment, BothEndsOfASizeBoundWhatIsMadeOfIt) {
+  Environment e;
+  const Expr samples = e.add(8000), batch = e.add(2);
+  const Expr frames = floordiv(floordiv(samples, Expr(80)) + Expr(1), Expr(2)) - Expr(1);
+  EXPECT_TRUE(e.holds(kLessEqual, Expr(720), samples));
+  EXPECT_TRUE(e.holds(kLessEqual, samples, Expr(160000)));
+  EXPECT_TRUE(e.follows(kLessEqual, Expr(4), frames));
+  EXPECT_TRUE(e.follows(kLessEqual, frames, Expr(999)));
+  EXPECT_FALSE(e.follows(kLessEqual, frames, Expr(998)));
+  EXPECT_FALSE(e.follows(kLess, Expr(8) * frames, Expr(8) * batch * frames)) << "a batch may be 1";
+  const PresumeScope presume;
+  EXPECT_TRUE(e.follows(kLess, Expr(8) * frames, Expr(8) * batch * frames));
+}
+
 TEST(Environment, SizesOfOneNumberDivideAsOne) {
   Environment e;
   const Expr batch = e.add(2), length = e.add(6), other = e.add(2), odd = e.add(5);

@@ -1,4 +1,4 @@
-"""torch.matmul of every mixture of ranks, and attention that ATen computes by its formula: one compile for all sizes."""
+"""torch.matmul of every mixture of ranks, and attention by ATen's formula: one compile for all sizes."""
 
 from __future__ import annotations
 
