@@ -752,7 +752,28 @@ bool Environment::holds_usually(Relation r, Expr a, Expr b) {
   // Where few elements lie is of no consequence.
   if (layout_only && (is_below(a, 3) || is_below(b, 3))) return answer;
   const std::optional<int64_t> x = found_in_call(a), y = x ? found_in_call(b) : std::nullopt;
+  if (!y && r == Relation::kEqual && answer && cannot_be(a - b)) return expect(r, a, b, false);
   return expect(r, a, b, y ? satisfied(r, *x, *y) : answer);
+}
+
+// difference == 0 goes against what is known of a size that follows from data: no more than 5 of 5 elements are found,
+// so not as many as there are in a list of 8.
+bool Environment::cannot_be(Expr difference) const {
+  for (int k = 0; k < data_sizes_; ++k) {
+    const Expr symbol = data_size_symbol(k);
+    const std::optional<Expr> by = coefficient(difference, symbol);
+    if (!by || !(by->is_const(1) || by->is_const(-1))) continue;
+    const Expr stands_for = by->is_const(1) ? symbol - difference : symbol + difference;
+    if (has_data_size(stands_for)) continue;
+    const auto with = [&](Expr e) {
+      return substitute(canonical(e), [&](Expr v) { return v == symbol ? std::optional(stands_for) : std::nullopt; });
+    };
+    for (const auto& [guard, where] : guards_) {
+      const Expr a = with(guard.a), b = with(guard.b);
+      if (!has_data_size(a) && !has_data_size(b) && !satisfied(guard.relation, now(a), now(b))) return true;
+    }
+  }
+  return false;
 }
 
 bool Environment::expect(Relation r, Expr a, Expr b, bool answer) {

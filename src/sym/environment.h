@@ -144,6 +144,7 @@ class Environment {
   bool open(Expr e);
   Expr presumed(Expr e) const;
   bool holds_usually(Relation r, Expr a, Expr b);
+  bool cannot_be(Expr difference) const;
   const std::vector<AskedGuard>& canonical_guards(bool of_data) const;
 
   std::vector<int64_t> now_;               // by symbol

@@ -555,5 +555,18 @@ TEST(Environment, SizesOfData) {
   EXPECT_EQ(e.canonical(s), s);
 }
 
+// A guess is none where this call's sizes rule it out: of 5 elements not 8 are found.
+TEST(Environment, WhatCannotBeIsNotGuessed) {
+  for (const int64_t listed : {4, 8}) {
+    Environment e;
+    std::vector<std::string> checks;
+    e.assume = [&](const SizeGuard&, std::string words) { checks.push_back(std::move(words)); };
+    const Expr s = e.add(5), t = e.add(listed), u = e.add_data_size();
+    e.know({Relation::kLessEqual, u, s});
+    EXPECT_EQ(e.holds(Relation::kEqual, u, t), listed == 4);
+    EXPECT_EQ(checks, std::vector<std::string>{listed == 4 ? "u0 == s1" : "u0 != s1"});
+  }
+}
+
 }  // namespace
 }  // namespace flashover::sym

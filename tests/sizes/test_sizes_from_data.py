@@ -450,3 +450,36 @@ def test_operator_by_operator(trains: bool) -> None:
             y.square().sum().backward()
             z.square().sum().backward()
             torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_more_than_can_be_found() -> None:
+    """Of 5 elements not as many are chosen as a list of 8 has: the one that is chosen is for all of them."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        chosen = x[x > 0]
+        return torch.where(y > chosen, y, chosen)
+
+    compiled = flashover.compile(f, dynamic=True)
+    before = flashover.compile_stats()["eager_calls"]
+    for x, rows in (([1.0, -1, -1, -1, -1], 8), ([1.0, 2, 3, -1, -1], 3), ([-1.0, -1, -1, -1, 2], 8)):
+        given = torch.tensor(x), torch.randn(rows)
+        torch.testing.assert_close(compiled(*given), f(*given))
+    assert flashover.compile_stats()["eager_calls"] == before
+
+
+def test_a_count_of_what_is_known_beforehand() -> None:
+    """What an operator that finds a size reads is a part of something that does not depend on the call."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        spread = torch.var_mean(x.float(), 0, correction=0)[1]
+        none = (spread > spread).float()
+        counts = torch.bincount(torch.exp(none.clamp(max=4)).clamp(max=4).long().flatten())
+        return x.masked_scatter(x > 0, x.flatten()), counts.sum(), none.unsqueeze(0)
+
+    compiled = flashover.compile(f, dynamic=True, fullgraph=True)
+    before = flashover.compile_stats()["eager_calls"]
+    for n in (33, 0, 5):
+        x = torch.randint(-4, 4, (n,), dtype=torch.int16)
+        for got, want in zip(compiled(x), f(x), strict=True):
+            assert torch.equal(got, want)
+    assert flashover.compile_stats()["eager_calls"] == before

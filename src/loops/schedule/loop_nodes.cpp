@@ -2,6 +2,7 @@
 #include "loops/schedule/loop_nodes.h"
 
 #include <algorithm>
+#include <ranges>
 #include <span>
 #include <unordered_map>
 
@@ -143,9 +144,13 @@ class LoopNodeBuilder {
       if (o.owns_memory()) leaves[o.value] = true;
     for (const graph::Mutation& m : g_.mutations) leaves[m.value] = true;
     // (Operators that find sizes run between the parts of a plan, which hand their tensors on.)
-    for (const Node& n : g_.nodes)
-      if (n.op->data_sized)
-        for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId u) { leaves[u] = true; });
+    std::vector<bool> handed(g_.values.size());
+    for (const Node& n : g_.nodes | std::views::reverse) {
+      const bool views = is_view(n.op) && handed[n.outs[0]];
+      for (const Arg& a : n.args)
+        graph::for_each_ref(a, [&](ValueId u) { handed[u] = handed[u] || views || n.op->data_sized; });
+    }
+    for (size_t v = 0; v < handed.size(); ++v) leaves[v] = leaves[v] || handed[v];
     for (const Node& n : g_.nodes) {
       bool frozen = !n.op->once() && !n.op->on_clones && !graph::is_symbolic(g_, n);
       bool has_operand = false;
