@@ -72,9 +72,10 @@ bool lets_weights_out(const PackagedEntry& e, const plan::Plan& p) {
   for (size_t i = 0; i < e.inputs.size(); ++i)
     if (is_weight(i) && written[i]) return true;
   return std::ranges::any_of(e.results, [](const Binding& b) { return b.kind == Binding::Kind::kWeight; }) ||
-         std::ranges::any_of(
-             p.outputs,
-             [&](const plan::OutputRef& o) { return o.alias_input >= 0 && is_weight(static_cast<size_t>(o.alias_input)); }) ||
+         std::ranges::any_of(p.outputs,
+                             [&](const plan::OutputRef& o) {
+                               return o.alias_input >= 0 && is_weight(static_cast<size_t>(o.alias_input));
+                             }) ||
          std::ranges::any_of(plan::operators_called(p), run::may_write_untold);
 }
 

@@ -120,9 +120,7 @@ Plain plain(const at::Tensor& t) {
           {t.sizes().data(), t.sizes().size()},
           {t.strides().data(), t.strides().size()}};
 }
-std::optional<Plain> plain(const std::optional<at::Tensor>& t) {
-  return t ? std::optional(plain(*t)) : std::nullopt;
-}
+std::optional<Plain> plain(const std::optional<at::Tensor>& t) { return t ? std::optional(plain(*t)) : std::nullopt; }
 const Plain* pointer(const std::optional<Plain>& t) { return t ? &*t : nullptr; }
 std::string_view text(c10::string_view s) { return {s.data(), s.size()}; }
 void check_done(Wrong wrong) { TORCH_CHECK(wrong.empty(), wrong); }
@@ -142,7 +140,7 @@ at::Tensor& panel_linear_out(const at::Tensor& x, const at::Tensor& packed, cons
   return out;
 }
 at::Tensor panel_linear_op(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
-                        const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation) {
+                           const std::optional<at::Tensor>& added, int64_t columns, c10::string_view activation) {
   at::Tensor out = dense({x.size(0), columns}, at::kFloat);
   return panel_linear_out(x, packed, bias, added, columns, activation, out);
 }
@@ -170,8 +168,8 @@ at::Tensor& depthwise_last_out(const at::Tensor& x, const at::Tensor& packed, co
   return out;
 }
 at::Tensor depthwise_last_op(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
-                          at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
-                          at::IntArrayRef dilation, c10::string_view activation) {
+                             at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                             at::IntArrayRef dilation, c10::string_view activation) {
   TORCH_CHECK(x.dim() == 4 && kernel.size() == 2 && stride.size() == 2 && padding.size() == 2 && dilation.size() == 2 &&
                   stride[0] > 0 && stride[1] > 0,
               "depthwise_last: wrong arguments");

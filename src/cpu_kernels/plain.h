@@ -56,8 +56,8 @@ Wrong attention(const Plain& q, const Plain& k, const Plain& v, std::span<const 
 std::string_view missing_for(std::string_view op);
 
 // ---- calls by name, as plans have them
-using PlainArgument = std::variant<std::monostate, Plain, std::vector<Plain>, int64_t, std::vector<int64_t>, double, bool,
-                                   std::string_view>;
+using PlainArgument = std::variant<std::monostate, Plain, std::vector<Plain>, int64_t, std::vector<int64_t>, double,
+                                   bool, std::string_view>;
 struct PlainOperator {
   std::string_view name;  // without the overload
   // For arguments of other kinds than the operator's: wrong, too.

@@ -45,7 +45,8 @@ TEST(Plain, AProductByName) {
 
 TEST(Plain, WhatDoesNotFitIsRefused) {
   if (!vector_kernels()) GTEST_SKIP() << "no AVX2";
-  Numbers x({3, 4}), packed({panel_elements(5, 4)}), small({panel_elements(5, 3)}), out({3, 5}), wide({3, 6}), bias({4});
+  Numbers x({3, 4}), packed({panel_elements(5, 4)}), small({panel_elements(5, 3)}), out({3, 5}), wide({3, 6}),
+      bias({4});
   const Plain given = bias.plain();
   EXPECT_NE(panel_linear(x.plain(), small.plain(), nullptr, nullptr, 5, "none", out.plain()), "");
   EXPECT_NE(panel_linear(x.plain(), packed.plain(), nullptr, nullptr, 5, "none", wide.plain()), "");
@@ -64,8 +65,11 @@ TEST(Plain, AConvolutionsGeometry) {
   Numbers x({1, 1, 5, 5}), packed({16 * 9}), out({1, 1, 3, 3});
   const std::vector<int64_t> three{3, 3}, one{1, 1}, none{0, 0}, odd{1}, wide{7, 7};
   EXPECT_EQ(depthwise_last(x.plain(), packed.plain(), nullptr, {three, one, none, one}, "none", out.plain()), "");
-  for (const DepthwiseGeometry& g : {DepthwiseGeometry{three, none, none, one}, {three, odd, none, one},
-                                     {three, one, one, one}, {three, one, none, wide}, {wide, one, none, one}})
+  for (const DepthwiseGeometry& g : {DepthwiseGeometry{three, none, none, one},
+                                     {three, odd, none, one},
+                                     {three, one, one, one},
+                                     {three, one, none, wide},
+                                     {wide, one, none, one}})
     EXPECT_NE(depthwise_last(x.plain(), packed.plain(), nullptr, g, "none", out.plain()), "");
 }
 

@@ -89,6 +89,6 @@ bool is_complete(const std::vector<Prepared>& prepared, const plan::Plan& p);
 // Marks the weights that calls of an entry read. prepared: that they find.
 void mark_read(const PackagedEntry& e, const plan::Plan& p, const std::vector<Prepared>& prepared,
                std::vector<bool>& read);
-std::vector<bool> written_inputs(const plan::Plan& p);           // by input: a step writes its memory
+std::vector<bool> written_inputs(const plan::Plan& p);  // by input: a step writes its memory
 
 }  // namespace flashover::aot
