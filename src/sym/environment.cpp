@@ -679,14 +679,23 @@ bool Environment::solve(Expr difference) {
   return false;
 }
 
+// A product that is 1: its factors are, where none is below 0.
+void Environment::take_ones(Expr factors) {
+  const auto is_quotient = [this](Expr f) { return is_part(f) && raised(f).range().lo >= 0; };
+  if (!std::ranges::all_of(factors.operands(), is_quotient)) return;
+  for (Expr f : factors.operands()) numbers_.try_emplace(f, 1);
+  ++replaced_;
+}
+
 // times*quotient == rest, where the rest is a number, or simpler.
 void Environment::find_number(const SizeGuard& fact) {
   if (fact.relation != Relation::kEqual || has_data_size(fact.a) || has_data_size(fact.b)) return;
   const Expr difference = without_content(fact.a - fact.b);
   for (Expr term : difference.kind() == Kind::kAdd ? difference.operands() : std::span<const Expr>(&difference, 1)) {
     const auto [times, part] = coefficient_and_rest(term);
-    if (!is_part(part)) continue;
     const Expr rest = times > 0 ? term - difference : difference - term;
+    if (part.kind() == Kind::kMul && std::abs(times) == 1 && rest.is_const(1)) take_ones(part);
+    if (!is_part(part)) continue;
     if (contains(rest, part)) continue;
     const int64_t by = std::abs(times);
     if (by == 1 && rest.is_const())

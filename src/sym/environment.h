@@ -139,6 +139,7 @@ class Environment {
   bool holds_by_divisors(Expr a, Expr b);
   bool solve(Expr difference);
   void find_number(const SizeGuard& fact);
+  void take_ones(Expr factors);
   Expr by_symbols(Expr e) const;
   bool is_large(Expr e) const;  // where all symbols are
   bool open(Expr e);

@@ -210,6 +210,19 @@ TEST(Environment, AQuotientThatIsFoundToBeANumberStandsForIt) {
   EXPECT_TRUE(later.follows(kEqual, Expr(49) * rows * windows * across, Expr(49) * rows));
 }
 
+TEST(Environment, FactorsOfOneAreOne) {
+  Environment e;
+  const Expr rows = e.add(5), columns = e.add(6), below = e.add(1);
+  const Expr windows = floordiv(rows + Expr(6), Expr(7)), across = floordiv(columns + Expr(6), Expr(7));
+  EXPECT_TRUE(e.holds(kEqual, Expr(4) * windows * across, Expr(4)));
+  EXPECT_EQ(e.canonical(rows * across), rows);
+  EXPECT_EQ(e.canonical(windows), Expr(1));
+  EXPECT_EQ(texts(e).size(), 1u) << "the guard stays";
+  const Expr some = floordiv(below - Expr(3), Expr(2)), other = floordiv(below - Expr(2), Expr(1));
+  EXPECT_TRUE(e.holds(kEqual, some * other, Expr(1)));
+  EXPECT_EQ(e.canonical(some), some) << "both may be -1";
+}
+
 TEST(Environment, WhatIsAMultipleSaysWhatItsPartsAre) {
   Environment e;
   const Expr rows = e.add(14), columns = e.add(5);
