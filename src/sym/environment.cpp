@@ -690,7 +690,7 @@ void Environment::take_ones(Expr factors) {
 // times*quotient == rest, where the rest is a number, or simpler.
 void Environment::find_number(const SizeGuard& fact) {
   if (fact.relation != Relation::kEqual || has_data_size(fact.a) || has_data_size(fact.b)) return;
-  const Expr difference = without_content(fact.a - fact.b);
+  const Expr difference = without_content(canonical(fact.a) - canonical(fact.b));
   for (Expr term : difference.kind() == Kind::kAdd ? difference.operands() : std::span<const Expr>(&difference, 1)) {
     const auto [times, part] = coefficient_and_rest(term);
     const Expr rest = times > 0 ? term - difference : difference - term;
