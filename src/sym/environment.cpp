@@ -679,6 +679,13 @@ bool Environment::solve(Expr difference) {
   return false;
 }
 
+// (x + 1) // 2 is x // 2 then, which has one form from now on.
+void Environment::take_fraction(Expr part, int64_t by, Expr of) {
+  learned_->fractions.try_emplace(part, Learned::Fraction{by, of});
+  if (const Expr rounded = floordiv(of, Expr(by)); is_part(rounded) && !contains(part, rounded))
+    numbers_.try_emplace(rounded, part);
+}
+
 // A product that is 1: its factors are, where none is below 0.
 void Environment::take_ones(Expr factors) {
   const auto is_quotient = [this](Expr f) { return is_part(f) && raised(f).range().lo >= 0; };
@@ -701,7 +708,7 @@ void Environment::find_number(const SizeGuard& fact) {
     if (by == 1 && rest.is_const())
       numbers_.try_emplace(part, rest);
     else if (by > 1)
-      learned_->fractions.try_emplace(part, Learned::Fraction{by, rest});
+      take_fraction(part, by, rest);
     else
       continue;
     ++replaced_;

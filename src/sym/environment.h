@@ -140,6 +140,7 @@ class Environment {
   bool solve(Expr difference);
   void find_number(const SizeGuard& fact);
   void take_ones(Expr factors);
+  void take_fraction(Expr part, int64_t by, Expr of);
   Expr by_symbols(Expr e) const;
   bool is_large(Expr e) const;  // where all symbols are
   bool open(Expr e);
@@ -151,7 +152,7 @@ class Environment {
   std::vector<int64_t> now_;               // by symbol
   std::unordered_map<Expr, Expr> solved_;  // symbols that stand for something else; canonical
   std::unordered_map<Expr, std::string> solved_at_;
-  std::unordered_map<Expr, Expr> numbers_;  // quotients and the like that a guard says are so many; canonical
+  std::unordered_map<Expr, Expr> numbers_;  // quotients and the like, by what a guard says they are; canonical
   size_t replaced_ = 0;                     // what was put into the two, ever
   std::vector<AskedGuard> guards_;
   std::vector<Promise> promises_;  // by symbol
