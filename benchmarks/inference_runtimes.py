@@ -33,21 +33,10 @@ WAYS = ("eager", "inductor", "onnxruntime", "openvino")
 Row = dict[str, Any]
 
 
-class OnlyTensors(torch.nn.Module):
-    """What ONNX knows of a model's results."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(bench.tensors(self.model(*args, **kwargs)))
-
-
 def exported(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], folder: str) -> Path:
     """Of a copy: torch.onnx keeps arrays over the weights' memory, which are other writers for those who pack weights."""
     path = Path(folder) / "model.onnx"
-    torch.onnx.export(OnlyTensors(copy.deepcopy(model)), args, path, kwargs=kwargs, dynamo=True, verbose=False)
+    torch.onnx.export(training.OnlyTensors(copy.deepcopy(model)), args, path, kwargs=kwargs, dynamo=True, verbose=False)
     return path
 
 

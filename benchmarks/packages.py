@@ -32,6 +32,7 @@ import models as bench
 import numpy as np
 import thread_counts
 import torch
+import training
 
 MODELS = "resnet50,mobilenetv3_large_100,vit_small_patch16_224,bert,gpt2,lstm_cell"
 PROCESSES = 3  # of which a load time is the median
@@ -39,23 +40,12 @@ Row = dict[str, Any]
 OURS, THEIRS = "ours.flash", "theirs.pt2"
 
 
-class OnlyTensors(torch.nn.Module):
-    """Containers of results that are no pytrees (transformers' outputs) as tuples."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        return tuple(bench.tensors(self.model(*args, **kwargs)))
-
-
 def make(row: Row) -> tuple[torch.nn.Module, tuple[Any, ...]]:
     """Positional arguments only: what both kinds of packages take the same way."""
     model, args, kwargs = thread_counts.make(row["model"], row["batch"])
     if hasattr(model, "config"):
         model.config.use_cache = False
-    return OnlyTensors(model.eval()).eval(), (*args, *kwargs.values())
+    return training.OnlyTensors(model.eval()).eval(), (*args, *kwargs.values())
 
 
 def build(row: Row, folder: Path) -> Row:

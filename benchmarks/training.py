@@ -101,6 +101,17 @@ class CellLoop(nn.Module):
         return torch.stack(out, 1)
 
 
+class OnlyTensors(nn.Module):
+    """What files of models know of results: containers of other classes (transformers' outputs) as a tuple."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(bench.tensors(self.model(*args, **kwargs)))
+
+
 def compiled(which: str, model: nn.Module) -> Any:
     if which == "flashover":  # graphs may break: OPT draws a number a layer in training
         import flashover

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from small_models import MODELS
+from small_models import MODELS, PartlyPrepared
 from torch.export import Dim
 
 import flashover
@@ -311,22 +311,8 @@ def test_prepared_tensors_are_found_for_all_sizes(tmp_path):
             torch.testing.assert_close(loaded(x), jit(x))
 
 
-class _TwoSums(torch.nn.Module):
-    """One kernel makes both sums: what follows from one is kept, from the other laid out by the image."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.weight, self.table = torch.nn.Parameter(torch.randn(16, 3, 3, 3)), torch.nn.Parameter(torch.randn(3, 64))
-
-    def forward(self, x):
-        one, other = self.weight.sum((0, 2, 3)), (self.weight * self.weight).sum((0, 2, 3))
-        y = torch.nn.functional.conv2d(x, self.weight / other.view(1, 3, 1, 1))
-        return y, x.mean((0, 2, 3)).view(3, 1) * (self.table * one.view(3, 1))
-
-
 def test_what_is_missing_is_computed_beside_what_was_prepared(tmp_path):
-    model, size = _TwoSums().eval(), Dim("size", min=4, max=32)
+    model, size = PartlyPrepared().eval(), Dim("size", min=4, max=32)
     program = flashover.export(model, (torch.randn(2, 3, 8, 8),), dynamic_shapes=[{2: size, 3: size}])
     flashover.package(program, tmp_path / "p.flash")
     loaded = flashover.load(tmp_path / "p.flash")

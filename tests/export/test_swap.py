@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_models import PartlyPrepared
 from torch.export import Dim
 
 import flashover
@@ -50,20 +51,6 @@ def test_no_call_sees_a_torn_set(library, times, product, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 torn, 0 failed" in done.stdout
-
-
-class PartlyPrepared(torch.nn.Module):
-    """One kernel makes both sums: what follows from one is kept, from the other laid out by the image."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.weight, self.table = torch.nn.Parameter(torch.randn(16, 3, 3, 3)), torch.nn.Parameter(torch.randn(3, 64))
-
-    def forward(self, x):
-        one, other = self.weight.sum((0, 2, 3)), (self.weight * self.weight).sum((0, 2, 3))
-        y = torch.nn.functional.conv2d(x, self.weight / other.view(1, 3, 1, 1))
-        return y, x.mean((0, 2, 3)).view(3, 1) * (self.table * one.view(3, 1))
 
 
 @pytest.mark.parametrize("times", [30, pytest.param(1000, marks=pytest.mark.slow)])

@@ -71,3 +71,17 @@ def call(model: torch.nn.Module, mode: str) -> Callable[..., Any]:
             return model(*args)
 
     return run
+
+
+class PartlyPrepared(torch.nn.Module):
+    """One kernel makes both sums: what follows from one is kept, from the other laid out by the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight, self.table = torch.nn.Parameter(torch.randn(16, 3, 3, 3)), torch.nn.Parameter(torch.randn(3, 64))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        one, other = self.weight.sum((0, 2, 3)), (self.weight * self.weight).sum((0, 2, 3))
+        y = torch.nn.functional.conv2d(x, self.weight / other.view(1, 3, 1, 1))
+        return y, x.mean((0, 2, 3)).view(3, 1) * (self.table * one.view(3, 1))
