@@ -4,8 +4,10 @@ and returns what it saw of that state; eager and compiled runs must see the same
 
 from __future__ import annotations
 
+import array
 import contextlib
 import contextvars
+import ctypes
 import gc
 import io
 import itertools
@@ -80,6 +82,48 @@ def mapped_memory(w: Any, x: torch.Tensor, i: int) -> Any:
     x = x * 2
     w.write(b"z")
     return x, w[:], w.tell()
+
+
+@program(lambda: mmap.mmap(-1, 16))
+def part_of_mapped_memory(w: Any, x: torch.Tensor, i: int) -> Any:
+    w[i : i + 2] = b"ab"
+    x = x * 2
+    w[0] += 1
+    return x, w[:]
+
+
+@program(lambda: (ctypes.c_int * 6)())
+def array_of_c(w: Any, x: torch.Tensor, i: int) -> Any:
+    w[i] = 65 + i
+    x = x * 2
+    w[5] += i
+    return x, list(w)
+
+
+class Fields(ctypes.Structure):
+    """Two fields; each is written by a descriptor in C."""
+
+    _fields_ = (("a", ctypes.c_int), ("b", ctypes.c_int * 4))
+
+
+@program(Fields)
+def structure_of_c(w: Any, x: torch.Tensor, i: int) -> Any:
+    w.a = i + 3
+    x = x * 2
+    w.b[i] = w.a + i
+    return x, w.a, list(w.b)
+
+
+class Row(array.array):  # type: ignore[type-arg]
+    """A class of the program's own whose items C writes."""
+
+
+@program(lambda: Row("i", [0] * 8))
+def class_over_an_array(w: Any, x: torch.Tensor, i: int) -> Any:
+    w[i] = 65 + i
+    x = x * 2
+    w[7] += i
+    return x, list(w)
 
 
 def _database() -> Any:

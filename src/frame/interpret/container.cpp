@@ -250,7 +250,9 @@ int Interpreter::set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* val
       if (value != nullptr && !recorder.numbers.is(value)) consume(value);
     } else if (is_deque(o) && goes_to(known_types().deque)) {
       journal.whole(o);
-    } else if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    } else if (Ref method = Ref::borrow(recorder.type_lookup(t, value != nullptr ? set : del));
+               !(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || (method && Py_TYPE(method.get()) == &PyWrapperDescr_Type)) {
+      // Code in C writes it, and nobody could take that back: mmap and ctypes, whose classes are on the heap, too.
       throw Declined(std::string("an item of an old object is written: ") + t->tp_name);
     }
   }
