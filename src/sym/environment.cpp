@@ -76,17 +76,17 @@ Expr within(Expr size, int64_t least, const Bounds& most) {
   return var(name + "]", {least, known->second}, least);
 }
 
-// The same for symbols that are larger by what they are presumed to be larger, or known to be.
-Expr presumed_large(Expr e, const Environment::Steps& steps, const Bounds& least, const Bounds& most) {
-  if (e.is_const()) return e;
+// The same for symbols within what is known of them; with `steps` they are as large as they are presumed to be, too.
+Expr with_bounds(Expr e, const Bounds& least, const Bounds& most, const Environment::Steps* steps = nullptr) {
+  if (e.is_const() || (!steps && least.empty() && most.empty())) return e;
   return substitute(e, [&](Expr variable) -> std::optional<Expr> {
     const std::optional<int> symbol = size_symbol_index(variable);
     if (!symbol) return std::nullopt;
     const auto known = least.find(variable);
     int64_t from = known == least.end() ? kSizeSymbolRange.lo : known->second;
-    if (!has_data_size(variable)) {
-      const auto step = steps.find(*symbol);
-      from = std::max(from, step == steps.end() ? kLeastPresumed : *step->second.rbegin());
+    if (steps && !has_data_size(variable)) {
+      const auto step = steps->find(*symbol);
+      from = std::max(from, step == steps->end() ? kLeastPresumed : *step->second.rbegin());
     }
     return within(variable, from, most);
   });
@@ -140,9 +140,8 @@ bool contains(Expr e, Expr part) {
 }
 
 Expr by_terms(Expr e, const std::function<Expr(Expr)>& f) {
-  if (e.kind() != Kind::kAdd) return f(e);
   Expr out = 0;
-  for (Expr t : e.operands()) out += f(t);
+  for (Expr t : terms_of(e)) out += f(t);
   return out;
 }
 
@@ -187,7 +186,8 @@ std::optional<bool> proven_unrounded(Relation r, Expr difference, const std::fun
 
 bool proven_or_presumed(Relation r, Expr a, Expr b) {
   if (proven(r, a, b) == true) return true;
-  const auto larger = [](Expr e) { return presumed_large(e, {}, {}, {}); };
+  const Environment::Steps none;
+  const auto larger = [&none](Expr e) { return with_bounds(e, {}, {}, &none); };
   return presuming && !far_above(a) && !far_above(b) && proven_of_larger(r, a - b, larger) == true;
 }
 
@@ -356,40 +356,25 @@ struct Environment::Learned {
     Expr of;
   };
   std::unordered_map<Expr, Fraction> fractions;
-  Expr without_fractions(Expr e) const;
+  std::optional<Expr> without_fractions(Expr product_of_parts) const;
 };
 
 // 14*s1*((s0 + 6) // 7) is 2*s0*s1 there.
-Expr Environment::Learned::without_fractions(Expr e) const {
-  if (e.is_const() || e.kind() == Kind::kVar) return e;
-  std::vector<Expr> parts;
-  for (Expr part : e.operands()) parts.push_back(without_fractions(part));
-  switch (e.kind()) {
-    case Kind::kAdd: {
-      Expr sum = 0;
-      for (Expr part : parts) sum += part;
-      return sum;
-    }
-    case Kind::kFloorDiv:
-      return floordiv(parts[0], parts[1]);
-    case Kind::kMod:
-      return mod(parts[0], parts[1]);
-    case Kind::kMin:
-    case Kind::kMax:
-      return std::accumulate(parts.begin() + 1, parts.end(), parts[0],
-                             [&](Expr a, Expr b) { return e.kind() == Kind::kMin ? min(a, b) : max(a, b); });
-    default:
-      break;
+std::optional<Expr> Environment::Learned::without_fractions(Expr product_of_parts) const {
+  std::vector<Expr> factors(product_of_parts.operands().begin(), product_of_parts.operands().end());
+  if (fractions.empty() || !factors[0].is_const()) return std::nullopt;
+  int64_t times = factors[0].value();
+  bool found = false;
+  for (Expr& factor : factors) {
+    const auto known = fractions.find(factor);
+    if (known == fractions.end() || times % known->second.by != 0) continue;
+    times /= known->second.by;
+    factor = known->second.of;
+    found = true;
   }
-  int64_t times = parts[0].is_const() ? parts[0].value() : 1;
-  for (Expr& part : parts) {
-    const auto found = fractions.find(part);
-    if (found == fractions.end() || times % found->second.by != 0) continue;
-    times /= found->second.by;
-    part = found->second.of;
-  }
-  if (parts[0].is_const()) parts[0] = times;
-  return product(parts);
+  if (!found) return std::nullopt;
+  factors[0] = times;
+  return product(factors);
 }
 
 Environment::Environment() : learned_(std::make_unique<Learned>()) {}
@@ -407,16 +392,19 @@ int64_t Environment::now(Expr e) const {
 }
 
 Expr Environment::canonical(Expr e) const {
-  if (e.is_const() || replaced_ == 0) return e;
-  const bool kept = learned_->solved == replaced_;
+  const Learned& l = *learned_;  // (as far as it has come: to bring it up to date asks for canonical forms)
+  if (e.is_const() || (replaced_ == 0 && l.most.empty())) return e;
+  const bool kept = l.solved == replaced_;
   if (kept)
-    if (const auto known = learned_->canonical.find(e); known != learned_->canonical.end()) return known->second;
-  Expr out = substitute_parts(e, [this](Expr part) -> std::optional<Expr> {
+    if (const auto known = l.canonical.find(e); known != l.canonical.end()) return known->second;
+  const Expr out = substitute_parts(e, [&](Expr part) -> std::optional<Expr> {
+    if (part.kind() == Kind::kMul) return l.without_fractions(part);
     const auto& known = is_part(part) ? numbers_ : solved_;
-    const auto found = known.find(part);
-    return found == known.end() ? std::nullopt : std::optional(found->second);
+    if (const auto found = known.find(part); found != known.end()) return found->second;
+    if (!is_part(part) || l.most.empty()) return std::nullopt;
+    const Range range = with_bounds(part, l.least, l.most).range();  // (s0 + 6) // 7 is 1 for sizes from 1 to 7
+    return range.lo == range.hi ? std::optional(Expr(range.lo)) : std::nullopt;
   });
-  if (!learned_->fractions.empty()) out = learned_->without_fractions(out);
   if (kept) learned_->canonical.emplace(e, out);
   return out;
 }
@@ -509,22 +497,17 @@ const Environment::Learned& Environment::learned() const {
     if (fact.a.is_const() && fact.b.is_const()) fact = {g.relation, by_symbols(g.a), by_symbols(g.b)};
     l.facts.emplace_back(std::move(fact));
     const bool bounds = take_least(g, l.least) | take_most(g, l.most);
-    if (bounds) l.presumed.clear();
+    if (bounds) {
+      l.presumed.clear();
+      l.canonical.clear();
+    }
     if (bounds || g.relation == Relation::kEqual) ++l.changes;
   }
   return l;
 }
 
 // The same for sizes that are larger by what the guards say is their least.
-Expr Environment::raised(Expr e) const {
-  const Bounds &least = learned().least, &most = learned().most;
-  if (least.empty() && most.empty()) return e;
-  return substitute(e, [&](Expr variable) -> std::optional<Expr> {
-    const auto known = least.find(variable);
-    if (known == least.end() && !most.contains(variable)) return std::nullopt;
-    return within(variable, known == least.end() ? variable.range().lo : known->second, most);
-  });
-}
+Expr Environment::raised(Expr e) const { return with_bounds(e, learned().least, learned().most); }
 
 std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
   if (far_above(a) != far_above(b)) return r == Relation::kNotEqual || (r != Relation::kEqual && far_above(b));
@@ -612,7 +595,7 @@ Expr Environment::settled(Expr e) {
   return holds(Relation::kLessEqual, Expr(least), e) ? canonical(e) : Expr(specialize(e));
 }
 
-Expr Environment::presumed(Expr e) const { return presumed_large(e, steps_, learned().least, learned().most); }
+Expr Environment::presumed(Expr e) const { return with_bounds(e, learned().least, learned().most, &steps_); }
 
 // From where on its only symbol makes more than one element of it.
 bool Environment::open(Expr e) {
@@ -698,7 +681,7 @@ void Environment::take_ones(Expr factors) {
 void Environment::find_number(const SizeGuard& fact) {
   if (fact.relation != Relation::kEqual || has_data_size(fact.a) || has_data_size(fact.b)) return;
   const Expr difference = without_content(canonical(fact.a) - canonical(fact.b));
-  for (Expr term : difference.kind() == Kind::kAdd ? difference.operands() : std::span<const Expr>(&difference, 1)) {
+  for (Expr term : terms_of(difference)) {
     const auto [times, part] = coefficient_and_rest(term);
     const Expr rest = times > 0 ? term - difference : difference - term;
     if (part.kind() == Kind::kMul && std::abs(times) == 1 && rest.is_const(1)) take_ones(part);
@@ -951,10 +934,11 @@ bool known_le(Expr a, Expr b) {
 }
 bool known_divisible(Expr a, int64_t by) { return known_eq(mod(a, Expr(by)), Expr(0)); }
 
+namespace {
+
+// a and b are canonical. nullopt: nothing was asked.
 std::optional<Expr> whole_quotient_of_equals(Expr a, Expr b) {
-  if (!asked || asked->assumes() || has_data_size(a) || has_data_size(b)) return std::nullopt;
-  a = asked->canonical(a);
-  b = asked->canonical(b);
+  if (asked->assumes() || has_data_size(a) || has_data_size(b)) return std::nullopt;
   std::vector<Expr> there, here;
   collect_vars(a, there);
   collect_vars(b, here);
@@ -972,6 +956,16 @@ std::optional<Expr> whole_quotient_of_equals(Expr a, Expr b) {
   if (equal.empty() || !whole_quotient(a, substitute(b, by_equals))) return std::nullopt;
   for (const auto& [v, w] : equal) asked->holds(Relation::kEqual, v, w);
   return whole_quotient(asked->canonical(a), asked->canonical(b));
+}
+
+}  // namespace
+
+Expr known_quotient(Expr a, Expr b) {
+  if (!asked) return quotient(a, b);
+  a = asked->canonical(a);
+  b = asked->canonical(b);
+  if (const auto whole = whole_quotient(a, b)) return *whole;
+  return whole_quotient_of_equals(a, b).value_or(floordiv(a, b));
 }
 
 }  // namespace flashover::sym

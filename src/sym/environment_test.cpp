@@ -248,16 +248,37 @@ TEST(Environment, BothEndsOfASizeBoundWhatIsMadeOfIt) {
   EXPECT_TRUE(e.follows(kLess, Expr(8) * frames, Expr(8) * batch * frames));
 }
 
+TEST(Environment, QuotientsBetweenBoundsAreNumbers) {
+  Environment e;
+  const Expr batch = e.add(2), rows = e.add(7), windows = floordiv(rows + Expr(6), Expr(7));
+  EXPECT_TRUE(e.holds(kLess, Expr(0), rows));
+  EXPECT_TRUE(e.holds(kLessEqual, rows, Expr(7)));
+  EXPECT_TRUE(e.follows(kEqual, windows, Expr(1)));
+  EXPECT_EQ(e.canonical(floordiv(batch, windows)), batch);
+  EXPECT_TRUE(e.holds(kEqual, Expr(7) * windows, rows));
+  EXPECT_EQ(e.canonical(rows), Expr(7));
+}
+
 TEST(Environment, SizesOfOneNumberDivideAsOne) {
   Environment e;
   const Expr batch = e.add(2), length = e.add(6), other = e.add(2), odd = e.add(5);
-  EXPECT_EQ(whole_quotient_of_equals(Expr(32) * batch * length, Expr(8) * other), std::nullopt) << "nobody asks";
+  const Expr all = Expr(32) * batch * length, part = Expr(8) * other;
+  EXPECT_EQ(known_quotient(all, part).str(), "(4*s0*s1) // s2") << "nobody asks";
   const AskScope ask(&e);
-  EXPECT_EQ(whole_quotient_of_equals(batch * length, odd), std::nullopt);
-  EXPECT_EQ(whole_quotient_of_equals(batch * length + Expr(1), other), std::nullopt);
+  EXPECT_EQ(known_quotient(batch * length, odd).str(), "(s0*s1) // s3");
+  EXPECT_EQ(known_quotient(batch * length + Expr(1), other).str(), "(s0*s1 + 1) // s2");
   EXPECT_EQ(e.canonical(other), other);
-  EXPECT_EQ(whole_quotient_of_equals(Expr(32) * batch * length, Expr(8) * other), Expr(4) * length);
+  EXPECT_EQ(known_quotient(all, part), Expr(4) * length);
   EXPECT_EQ(e.canonical(other), batch);
+}
+
+TEST(Environment, QuotientsAreInTheWordsOfWhatIsKnown) {
+  Environment e;
+  const Expr batch = e.add(2), rows = e.add(7), windows = floordiv(rows + Expr(6), Expr(7));
+  EXPECT_TRUE(e.holds(kEqual, windows, Expr(1)));
+  EXPECT_EQ(known_quotient(Expr(49) * batch, Expr(49) * windows), floordiv(batch, windows)) << "nobody asks";
+  const AskScope ask(&e);
+  EXPECT_EQ(known_quotient(Expr(49) * batch, Expr(49) * windows), batch);
 }
 
 TEST(Environment, WhatIsPresumedIsNoGuard) {

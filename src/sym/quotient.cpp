@@ -7,6 +7,8 @@
 #include <numeric>
 #include <vector>
 
+#include "sym/terms.h"
+
 namespace flashover::sym {
 namespace {
 
@@ -22,25 +24,21 @@ struct LowerDegree {
 };
 using Polynomial = std::map<Powers, int64_t, LowerDegree>;  // coefficients, none of them 0
 
-std::span<const Expr> parts_of(const Expr& e, Kind kind) {
-  return e.kind() == kind ? e.operands() : std::span<const Expr>(&e, 1);
-}
-
 std::vector<Expr> variables_of(std::initializer_list<Expr> sums) {
   std::vector<Expr> out;
   for (const Expr& sum : sums)
-    for (const Expr& term : parts_of(sum, Kind::kAdd))
-      for (const Expr& factor : parts_of(term, Kind::kMul))
+    for (const Expr& term : terms_of(sum))
+      for (const Expr& factor : factors_of(term))
         if (!factor.is_const() && std::ranges::find(out, factor) == out.end()) out.push_back(factor);
   return out;
 }
 
 Polynomial polynomial_of(const Expr& e, const std::vector<Expr>& variables) {
   Polynomial out;
-  for (const Expr& term : parts_of(e, Kind::kAdd)) {
+  for (const Expr& term : terms_of(e)) {
     Powers powers(variables.size(), 0);
     int64_t coefficient = 1;
-    for (const Expr& factor : parts_of(term, Kind::kMul)) {
+    for (const Expr& factor : factors_of(term)) {
       if (factor.is_const())
         coefficient = factor.value();
       else

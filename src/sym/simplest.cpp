@@ -13,19 +13,13 @@ namespace {
 
 using LeastOf = std::function<int64_t(Expr)>;
 
-std::vector<Expr> terms_of(Expr e) {
-  if (e.kind() == Kind::kAdd) return {e.operands().begin(), e.operands().end()};
-  return {e};
-}
-
 struct Monomial {
   int64_t coefficient = 1;
   std::vector<Expr> factors;  // no constants
 };
 Monomial monomial_of(Expr t) {
   if (t.is_const()) return {t.value(), {}};
-  if (t.kind() != Kind::kMul) return {1, {t}};
-  const auto factors = t.operands();
+  const auto factors = factors_of(t);
   const bool scaled = factors[0].is_const();
   return {scaled ? factors[0].value() : 1, {factors.begin() + (scaled ? 1 : 0), factors.end()}};
 }
@@ -100,7 +94,8 @@ void bound(Expr e, int64_t number, bool upper, const LeastOf& least, std::vector
 // 12 < 2*s0 stays as the program said it.
 bool is_about_one_size(const SizeGuard& fact) {
   std::optional<Expr> size;
-  for (Expr t : terms_of(fact.b - fact.a)) {
+  const Expr difference = fact.b - fact.a;
+  for (Expr t : terms_of(difference)) {
     if (t.is_const()) continue;
     const Monomial m = monomial_of(t);
     if (size || m.factors.size() != 1 || m.factors[0].kind() != Kind::kVar) return false;

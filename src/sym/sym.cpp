@@ -6,12 +6,14 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/check.h"
 #include "sym/bounded.h"
 #include "sym/samples.h"
+#include "sym/terms.h"
 
 namespace flashover::sym {
 
@@ -289,11 +291,7 @@ void add_into(Sum& sum, Expr e, int64_t factor) {
       }
     sum.terms.push_back(term);
   };
-  if (e.kind() == Kind::kAdd) {
-    for (Expr t : e.operands()) one(t);
-  } else {
-    one(e);
-  }
+  for (Expr t : terms_of(e)) one(t);
 }
 Sum to_sum(Expr e) {
   Sum s;
@@ -322,10 +320,6 @@ Expr make_product(std::vector<Expr> factors) {
   return make(Kind::kMul, std::move(factors), range, hint);
 }
 
-// What a term is a product of; itself where it is none.
-std::span<const Expr> factors_of(const Expr& e) {
-  return e.kind() == Kind::kMul ? e.operands() : std::span<const Expr>(&e, 1);
-}
 Expr product_without(std::span<const Expr> factors, size_t left_out) {
   Expr product(1);
   for (size_t i = 0; i < factors.size(); ++i)
@@ -550,18 +544,9 @@ std::optional<Expr> divide_exactly(Expr term, Expr b) {
   Term wanted = split_coefficient(b), have = split_coefficient(term);
   if (have.coef % wanted.coef != 0) return std::nullopt;
   std::vector<Expr> remaining;
-  if (have.e.kind() == Kind::kMul) {
-    remaining.assign(have.e.operands().begin(), have.e.operands().end());
-  } else {
-    remaining = {have.e};
-  }
-  std::vector<Expr> needed;
-  if (wanted.e.kind() == Kind::kMul) {
-    needed.assign(wanted.e.operands().begin(), wanted.e.operands().end());
-  } else {
-    needed = {wanted.e};
-  }
-  for (Expr f : needed) {
+  const auto factors = factors_of(have.e);
+  remaining.assign(factors.begin(), factors.end());
+  for (Expr f : factors_of(wanted.e)) {
     auto it = std::find(remaining.begin(), remaining.end(), f);
     if (it == remaining.end()) return std::nullopt;
     remaining.erase(it);
@@ -583,10 +568,8 @@ void split_symbolic(Expr a, Expr b, Expr& quotient, Expr& rest) {
   };
   if (a == b) {
     add_into(q, Expr(1), 1);
-  } else if (a.kind() == Kind::kAdd) {
-    for (Expr t : a.operands()) one(t);
   } else {
-    one(a);
+    for (Expr t : terms_of(a)) one(t);
   }
   quotient = from_sum(std::move(q));
   rest = from_sum(std::move(r));
@@ -716,20 +699,13 @@ Expr operator*(Expr a, Expr b) {
   }
   if (a.kind() == Kind::kAdd || b.kind() == Kind::kAdd) {  // distribute, so that sums stay affine in every variable
     Sum s;
-    auto terms = [](const Expr& e) { return e.kind() == Kind::kAdd ? e.operands() : std::span<const Expr>(&e, 1); };
-    for (Expr x : terms(a))
-      for (Expr y : terms(b)) add_into(s, x * y, 1);
+    for (Expr x : terms_of(a))
+      for (Expr y : terms_of(b)) add_into(s, x * y, 1);
     return from_sum(std::move(s));
   }
   Term x = split_coefficient(a), y = split_coefficient(b);
   std::vector<Expr> factors;
-  for (Expr e : {x.e, y.e}) {
-    if (e.kind() == Kind::kMul) {
-      factors.insert(factors.end(), e.operands().begin(), e.operands().end());
-    } else {
-      factors.push_back(e);
-    }
-  }
+  for (const Expr& e : {x.e, y.e}) factors.insert(factors.end(), factors_of(e).begin(), factors_of(e).end());
   std::sort(factors.begin(), factors.end(), before);
   Sum s;
   add_into(s, make_product(std::move(factors)), mul_checked(x.coef, y.coef));
@@ -741,6 +717,8 @@ Expr floordiv(Expr a, Expr b) {
     FLASHOVER_CHECK(b.value() != 0) << "division by zero";
     return floordiv_const(a, b.value());
   }
+  if (const int64_t common = std::gcd(content(a), content(b)); common > 1)
+    return floordiv(divided_by(a, common), divided_by(b, common));
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
   if (may_divide(b)) {
@@ -760,6 +738,8 @@ Expr mod(Expr a, Expr b) {
     FLASHOVER_CHECK(b.value() != 0) << "modulo by zero";
     return mod_const(a, b.value());
   }
+  if (const int64_t common = std::gcd(content(a), content(b)); common > 1)
+    return Expr(common) * mod(divided_by(a, common), divided_by(b, common));
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
   if (may_divide(b)) {
@@ -883,7 +863,7 @@ Expr substituted(Expr e, const Bindings& bindings, bool parts) {
     o = n;
   }
   const Expr out = changed ? rebuilt(e, ops) : e;
-  return parts && is_part(out) ? bindings(out).value_or(out) : out;
+  return parts && (is_part(out) || out.kind() == Kind::kMul) ? bindings(out).value_or(out) : out;
 }
 }  // namespace
 

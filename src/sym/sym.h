@@ -111,7 +111,7 @@ bool known_divisible(Expr a, int64_t by);
 
 using Bindings = std::function<std::optional<Expr>(Expr variable)>;
 Expr substitute(Expr e, const Bindings& bindings);  // re-simplifies
-// The same; quotients, remainders and the like (of parts that are replaced already) are asked for, too.
+// The same; products, quotients, remainders and the like, of parts that are replaced already, are asked for, too.
 Expr substitute_parts(Expr e, const Bindings& bindings);
 int64_t evaluate(Expr e, const std::function<int64_t(Expr variable)>& value);
 void collect_vars(Expr e, std::vector<Expr>& out);  // unique, in order of first appearance

@@ -138,6 +138,8 @@ TEST(Sym, LoopsOverSymbolsStayBelowThem) {
   EXPECT_TRUE(known_ne(m * n + n, n - 1));
   EXPECT_EQ(floordiv(8 * m * n, n), 8 * m) << "what divides is not 0";
   EXPECT_EQ(mod(8 * m * n, n), Expr(0));
+  EXPECT_EQ(floordiv(12 * m, 18 * n), floordiv(2 * m, 3 * n)) << "in lowest terms";
+  EXPECT_EQ(mod(12 * m, 18 * n), 6 * mod(2 * m, 3 * n));
   EXPECT_EQ(floordiv(i * n + j, n), i);
   EXPECT_EQ(mod(i * n + j, n), j);
   EXPECT_EQ(floordiv((i * n + j) * 8 + k, 8 * n), i);

@@ -11,17 +11,19 @@ int64_t content(Expr e) {
     if (t.is_const()) return std::abs(t.value());
     return t.kind() == Kind::kMul && t.operands()[0].is_const() ? std::abs(t.operands()[0].value()) : int64_t{1};
   };
-  if (e.kind() != Kind::kAdd) return of_term(e);
   int64_t out = 0;
-  for (Expr t : e.operands()) out = std::gcd(out, of_term(t));
+  for (Expr t : terms_of(e)) out = std::gcd(out, of_term(t));
   return out;
 }
 
 Expr without_content(Expr e) {
   const int64_t by = content(e);
-  if (by <= 1) return e;
+  return by <= 1 ? e : divided_by(e, by);
+}
+
+Expr divided_by(Expr e, int64_t by) {
   Expr out = 0;
-  for (Expr t : e.kind() == Kind::kAdd ? e.operands() : std::span<const Expr>(&e, 1)) {
+  for (Expr t : terms_of(e)) {
     Expr rest = 1;
     if (!t.is_const())
       for (Expr factor : t.operands().subspan(1)) rest *= factor;

@@ -461,7 +461,7 @@ std::optional<Sizes> Recorder::reshaped(const at::Tensor& t, c10::SymIntArrayRef
   // (What is asked of sizes that follow from data becomes a check of each call.)
   if (sym::has_data_size(all) || sym::has_data_size(rest)) return std::nullopt;
   if (hole && !sym::known_lt(0, rest)) return std::nullopt;
-  if (hole) sizes[*hole] = sym::whole_quotient_of_equals(all, rest).value_or(sym::quotient(all, rest));
+  if (hole) sizes[*hole] = sym::known_quotient(all, rest);
   if (!sym::known_eq(hole ? sizes[*hole] * rest : rest, all)) return std::nullopt;
   return sizes;
 }

@@ -62,9 +62,7 @@ std::optional<Sizes> resolve_sizes(const TensorType& t, const Arg& a) {
   Expr total = t.numel();
   if (hole) {
     if (known.is_const(0)) return std::nullopt;
-    auto whole = sym::whole_quotient(total, known);
-    if (!whole) whole = sym::whole_quotient_of_equals(total, known);
-    const Expr q = whole && sym::known_lt(0, known) ? *whole : sym::floordiv(total, known);
+    const Expr q = sym::known_lt(0, known) ? sym::known_quotient(total, known) : sym::floordiv(total, known);
     if (!sym::known_eq(q * known, total)) return std::nullopt;
     sizes[*hole] = q;
   } else if (!sym::known_eq(known, total)) {
