@@ -90,8 +90,11 @@ std::string why_not_shared_object(std::string_view bytes) {
   if (h.e_ident[EI_CLASS] != ELFCLASS64 || h.e_ident[EI_DATA] != ELFDATA2LSB || h.e_ident[EI_VERSION] != EV_CURRENT)
     return "an ELF file of another kind of machine";
 #if defined(__x86_64__)
-  if (h.e_machine != EM_X86_64) return "an ELF file of another kind of machine";
+  constexpr Elf64_Half kMachine = EM_X86_64;
+#elif defined(__aarch64__)
+  constexpr Elf64_Half kMachine = EM_AARCH64;
 #endif
+  if (h.e_machine != kMachine) return "an ELF file of another kind of machine";
   if (h.e_type != ET_DYN) return "not a shared object";
   std::string why = check_segments(bytes, h);
   return why.empty() ? check_sections(bytes, h) : why;

@@ -1,7 +1,6 @@
 // Entries are files with a header and a checksum, written aside and renamed; whatever looks odd is a miss.
 #include "compile/cache.h"
 
-#include <cpuid.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,6 +24,7 @@
 #include "base/isa_limit.h"
 #include "base/safe_path.h"
 #include "base/utf8.h"
+#include "target/features.h"
 
 namespace flashover::compile {
 namespace {
@@ -334,25 +334,7 @@ void Cache::evict() {
   }
 }
 
-std::string machine_identity() {
-  static const std::string identity = [] {
-    std::string out;
-    uint32_t r[4];
-    const auto leaf = [&](uint32_t number, uint32_t sub) {
-      if (!__get_cpuid_count(number, sub, &r[0], &r[1], &r[2], &r[3])) return;
-      if (number == 1) r[1] &= 0xffff;       // not the number of the core we happen to run on
-      if (number == 1) r[2] &= ~(1u << 27);  // nor the operating system's switches
-      for (uint32_t x : r) out += std::to_string(x) + ".";
-    };
-    leaf(0, 0);
-    leaf(1, 0);
-    leaf(7, 0);
-    leaf(7, 1);
-    for (uint32_t i = 0x80000002; i <= 0x80000004; ++i) leaf(i, 0);
-    return out;
-  }();
-  return identity + std::to_string(static_cast<int>(isa_limit()));
-}
+std::string machine_identity() { return target::identity() + std::to_string(static_cast<int>(isa_limit())); }
 
 std::string program_identity() {
   static const std::string identity = [] {

@@ -92,8 +92,7 @@ TEST(AttentionKernel, AgreesWithTheInterpreter) {
   for (bool lists_lie : {false, true}) {
     Call want = make(lists_lie);
     ASSERT_EQ(loops::interpret(k, want.pointers()), 0);
-    for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
-      if (isa > host_target().isa) continue;
+    for (const Isa isa : isas_of_host()) {
       const Compiled c = compile(std::span(&k, 1), {.target = {isa}});
       const Loaded library(c.binaries.at(0).bytes);
       Call got = make(lists_lie);
@@ -126,7 +125,7 @@ TEST(AttentionKernel, PositionsBesideALengthHaveWideLanes) {
   }
 }
 )");
-  for (Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kNeon}) {
     const Lanes lanes = emit(k, {isa}).lanes;
     EXPECT_EQ(lanes.isa, isa);
     EXPECT_EQ(lanes.width, lanes.wide_width());

@@ -18,8 +18,7 @@ using KernelFunction = int(void* const*, const int64_t*, void* share);
 
 std::vector<Target> targets() {
   std::vector<Target> out;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512})
-    if (isa <= host_target().isa) out.push_back({isa});
+  for (const Isa isa : isas_of_host()) out.push_back({isa});
   if (host_target().bf16) out.push_back(host_target());
   return out;
 }

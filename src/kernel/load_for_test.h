@@ -4,11 +4,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
+#include "kernel/toolchain.h"
 
 namespace flashover::kernel {
+
+// Those that this machine can run.
+inline std::vector<Isa> isas_of_host() {
+  const Isa best = host_target().isa;
+  std::vector<Isa> out = {Isa::kScalar};
+  if (best == Isa::kNeon) out.push_back(best);
+  if (best == Isa::kAvx2 || best == Isa::kAvx512) out.push_back(Isa::kAvx2);
+  if (best == Isa::kAvx512) out.push_back(best);
+  return out;
+}
+inline bool runs_here(Isa isa) { return std::ranges::count(isas_of_host(), isa) > 0; }
 
 class Loaded {
  public:

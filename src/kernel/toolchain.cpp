@@ -183,16 +183,14 @@ class HungCompilers {
 }  // namespace
 
 Target host_target() {
+  if (target::has_feature("neon")) return {Isa::kNeon};
   if (target::has_feature("avx512")) return {Isa::kAvx512, target::has_feature("avx512_bf16")};
   return {target::has_feature("avx2") ? Isa::kAvx2 : Isa::kScalar};
 }
 
 std::string str(const Target& t) {
-  return std::string("x86-64 ") +
-         (t.isa == Isa::kAvx512 ? "avx512"
-          : t.isa == Isa::kAvx2 ? "avx2"
-                                : "scalar") +
-         (t.bf16 ? " avx512_bf16" : "");
+  constexpr const char* kLevels[] = {"scalar", "avx2", "avx512", "neon"};
+  return std::string(target::kArchitecture) + " " + kLevels[static_cast<int>(t.isa)] + (t.bf16 ? " avx512_bf16" : "");
 }
 
 int usable_cores() {
@@ -275,7 +273,8 @@ std::vector<std::string> compiler_flags(const Target& t) {
                                 "-w",
                                 "-nostdlib",
                                 "-shared"};
-  if (t.isa >= Isa::kAvx2) f.insert(f.end(), {"-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"});
+  // (NEON is part of aarch64: no flags.)
+  if (t.isa == Isa::kAvx2 || t.isa == Isa::kAvx512) f.insert(f.end(), {"-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"});
   if (t.isa == Isa::kAvx512)
     f.insert(f.end(),
              {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512cd", "-mprefer-vector-width=512"});

@@ -80,7 +80,8 @@ bool flush_softmax(Rewriter& r, const Node& n, Values& results, const void* user
   const std::vector<int64_t> dim{ops::wrap_dim(ops::as_int(n.args[1]), type.rank())};
   constexpr double kLeast = -87.33;
   const ValueId x = r.b.convert(in, DType::kF32), off = r.b.sub(x, r.b.amax(x, dim, true));
-  const ValueId e = r.b.exp(r.b.where(r.b.lt(off, r.b.full_like(off, kLeast)), r.b.full_like(off, -INFINITY), off));
+  const ValueId none = r.b.full_like(off, -INFINITY);
+  const ValueId e = r.b.exp(r.b.where(r.b.lt(off, r.b.full_like(off, kLeast)), none, off));
   results = {r.b.convert(r.b.div(e, r.b.sum(e, dim, true)), type.dtype)};
   return true;
 }

@@ -201,7 +201,8 @@ class Random {
     if (m == DType::kF32) scale = static_cast<float>(scale);
     const ValueId u = b.convert(draw(Prim::uniform, b.sizes(x)), m);
     const ValueId mask = b.lt(u, rules::constant(b, u, keep));
-    const ValueId y = b.mul(b.mul(b.convert(x, m), b.convert(mask, m)), rules::constant(b, u, scale));
+    const ValueId factor = rules::constant(b, u, scale), kept = b.convert(mask, m);
+    const ValueId y = b.mul(b.mul(b.convert(x, m), kept), factor);
     results = {b.convert(y, d), mask};
   }
 
@@ -255,9 +256,13 @@ class Random {
     const float range = to - from;
     ValueId u = draw(Prim::uniform, t.sizes);
     const auto whole = [&](double v) { return b.expand(rules::constant(b, u, v), t.sizes); };
-    if (range != 1 || from != 0) u = b.fma(u, whole(range), whole(from));
+    if (range != 1 || from != 0) {
+      const ValueId shift = whole(from);
+      u = b.fma(u, whole(range), shift);
+    }
     const ValueId v = as(b, u, t.dtype);
-    results = {b.where(b.eq(v, rules::constant(b, v, to)), rules::constant(b, v, from), v)};
+    const ValueId instead = rules::constant(b, v, from);
+    results = {b.where(b.eq(v, rules::constant(b, v, to)), instead, v)};
   }
   static void rand(const Drawer& draw, const Node& n, Values& results) { between(draw, n, 0, 1, results); }
   static void uniform(const Drawer& draw, const Node& n, Values& results) {
@@ -269,7 +274,10 @@ class Random {
     const TensorType t = b.type(n.outs[0]);
     ValueId v = draw(Prim::normal, t.sizes);
     const auto whole = [&](double x) { return b.expand(rules::constant(b, v, x), t.sizes); };
-    if (mean != 0 || deviation != 1) v = b.fma(v, whole(deviation), whole(mean));
+    if (mean != 0 || deviation != 1) {
+      const ValueId shift = whole(mean);
+      v = b.fma(v, whole(deviation), shift);
+    }
     results = {as(b, v, t.dtype)};
   }
   static void randn(const Drawer& draw, const Node& n, Values& results) { around(draw, n, 0, 1, results); }

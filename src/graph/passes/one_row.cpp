@@ -46,7 +46,8 @@ std::optional<ValueId> biased(Rewriter& r, const Node& n) {
   const auto sum = row_times_matrix(r, ops::as_value(n.args[1]), ops::as_value(n.args[2]));
   if (!sum) return std::nullopt;
   const Sizes sizes = r.b.sizes(n.outs[0]);
-  return r.b.add(r.b.reshape(*sum, sizes), r.b.expand(r.b.convert(bias, DType::kF32), sizes));
+  const ValueId added = r.b.expand(r.b.convert(bias, DType::kF32), sizes);
+  return r.b.add(r.b.reshape(*sum, sizes), added);
 }
 
 bool addmm_of_row(Rewriter& r, const Node& n, Values& results, const void*) {
@@ -127,7 +128,8 @@ bool attention_of_row(Rewriter& r, const Node& n, Values& results, const void*) 
   const ValueId total = r.b.sum(weights, {3}, true);
   const ValueId some = r.b.where(hidden, r.b.full_like(total, 1.0), total);
   const Sizes parts = {q.sizes[0], groups, each, keys, v.sizes[3]};
-  const ValueId sum = r.b.sum(r.b.mul(r.b.expand(r.b.unsqueeze(weights, 4), parts), wide(value, parts)), {3});
+  const ValueId values = wide(value, parts);
+  const ValueId sum = r.b.sum(r.b.mul(r.b.expand(r.b.unsqueeze(weights, 4), parts), values), {3});
   const ValueId mean = r.b.div(sum, r.b.expand(some, r.b.sizes(sum)));
   results = {r.b.reshape(r.b.convert(mean, out.dtype), out.sizes)};
   return true;

@@ -118,7 +118,7 @@ void choose_lanes(const loops::Kernel& k, const Target& target, KernelFacts& f) 
   f.mode = possible_mode(k, target);
   for (;;) {
     const bool vectors = f.mode != loops::Vector::kNone;
-    f.lanes = vectors ? Lanes{target.isa, target.isa == Isa::kAvx512 ? 16 : 8} : Lanes{};
+    f.lanes = vectors ? Lanes{target.isa, register_width(target.isa)} : Lanes{};
     f.stages.clear();
     VectorNeeds needs;
     for (const loops::Stage& s : k.stages) {
@@ -137,7 +137,7 @@ void choose_lanes(const loops::Kernel& k, const Target& target, KernelFacts& f) 
 // For one stage without loops; elsewhere such loads go lane by lane.
 void find_tiles(const loops::Kernel& k, KernelFacts& f) {
   if (!f.outer() || k.transpose < 0 || k.transpose + 1 >= static_cast<int32_t>(k.outer.size()) ||
-      k.stages.size() != 1 || !k.stages[0].loops.empty() || f.lanes.width < 8)
+      k.stages.size() != 1 || !k.stages[0].loops.empty() || !f.lanes.has_tiles())
     return;
   const LaneLoop across{k.outer[k.transpose].var, f.lanes.width}, along{k.outer.back().var, f.lanes.width};
   for (size_t i = 0; i < k.stages[0].body.size(); ++i) {

@@ -27,6 +27,8 @@ unsigned config_bit(Lanes l) {
       return l.width == 8 ? snippets::kB8 : snippets::kB4;
     case Isa::kAvx512:
       return l.width == 16 ? snippets::kA16 : snippets::kA8;
+    case Isa::kNeon:
+      return l.width == 4 ? snippets::kN4 : snippets::kN2;
   }
   return 0;
 }
@@ -136,9 +138,9 @@ struct Library {
 };
 
 const Library& library(Lanes lanes) {
-  // Built once per configuration; there are five.
+  // Built once per configuration; there are seven.
   static const Library s1({Isa::kScalar, 1}), b8({Isa::kAvx2, 8}), b4({Isa::kAvx2, 4}), a16({Isa::kAvx512, 16}),
-      a8({Isa::kAvx512, 8});
+      a8({Isa::kAvx512, 8}), n4({Isa::kNeon, 4}), n2({Isa::kNeon, 2});
   switch (config_bit(lanes)) {
     case snippets::kB8:
       return b8;
@@ -148,6 +150,10 @@ const Library& library(Lanes lanes) {
       return a16;
     case snippets::kA8:
       return a8;
+    case snippets::kN4:
+      return n4;
+    case snippets::kN2:
+      return n2;
     default:
       return s1;
   }

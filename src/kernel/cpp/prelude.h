@@ -20,12 +20,19 @@
 
 namespace flashover::kernel {
 
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512 };
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kNeon };
+
+// 32-bit lanes of a register.
+constexpr int register_width(Isa isa) {
+  constexpr int kWidths[] = {1, 8, 16, 4};
+  return kWidths[static_cast<int>(isa)];
+}
 
 struct Lanes {
   Isa isa = Isa::kScalar;
-  int width = 1;                                                                          // W
-  int wide_width() const { return isa == Isa::kScalar ? 1 : isa == Isa::kAvx2 ? 4 : 8; }  // WD
+  int width = 1;                                                                        // W
+  int wide_width() const { return isa == Isa::kScalar ? 1 : register_width(isa) / 2; }  // WD
+  bool has_tiles() const { return width >= (isa == Isa::kNeon ? 4 : 8); }               // transpose_tile
   bool operator==(const Lanes&) const = default;
 };
 

@@ -17,10 +17,13 @@ namespace flashover::kernel {
 namespace {
 
 std::vector<Lanes> configurations() {
-  std::vector<Lanes> out = {{Isa::kScalar, 1}};
+  std::vector<Lanes> out;
   unsetenv("FLASHOVER_ISA");
-  if (host_target().isa >= Isa::kAvx2) out.insert(out.end(), {{Isa::kAvx2, 8}, {Isa::kAvx2, 4}});
-  if (host_target().isa >= Isa::kAvx512) out.insert(out.end(), {{Isa::kAvx512, 16}, {Isa::kAvx512, 8}});
+  for (const Isa isa : isas_of_host()) {
+    const Lanes whole{isa, register_width(isa)};
+    out.push_back(whole);
+    if (whole.width != whole.wide_width()) out.push_back({isa, whole.wide_width()});
+  }
   return out;
 }
 std::string str(Lanes l) { return str(Target{l.isa}) + " " + std::to_string(l.width); }

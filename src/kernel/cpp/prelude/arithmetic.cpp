@@ -37,6 +37,19 @@ inline long index_mod(long a, long b) { b += b == 0; long r = a % b; return r !=
     {"v_fma", kA16, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); }\n"},
     {"v_fma", kA8 | kB8, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_ia32_vfmaddps256(a, b, c); }\n"},
     {"v_fma", kB4, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_ia32_vfmaddps(a, b, c); }\n"},
+// (Clang has not GCC's names of NEON's instructions.)
+#define NEON_FMA(name, when, type, mode, lanes)                                                                    \
+  {                                                                                                                \
+    name, when,                                                                                                    \
+        "inline " type " " name "(" type " a, " type " b, " type " c) {\n#ifdef __clang__\n  asm(\"fmla %0." lanes \
+        ", %1." lanes ", %2." lanes                                                                                \
+        "\" : \"+w\"(c) : \"w\"(a), \"w\"(b));\n  return c;\n#else\n  return __builtin_aarch64_fma" mode           \
+        "(a, b, c);\n#endif\n}\n"                                                                                  \
+  }
+    NEON_FMA("v_fma", kN4, "VF", "v4sf", "4s"),
+    NEON_FMA("v_fma", kN2, "VF", "v2sf", "2s"),
+    NEON_FMA("d_fma", kNeon, "VD", "v2df", "2d"),
+#undef NEON_FMA
     {"v_fma", kS1, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_fmaf(a, b, c); }\n"},
     {"d_fma", kAvx512,
      "inline VD d_fma(VD a, VD b, VD c) { return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4); }\n"},
@@ -56,6 +69,22 @@ inline long index_mod(long a, long b) { b += b == 0; long r = a % b; return r !=
     ROUNDINGS("ceil", "10"),
     ROUNDINGS("trunc", "11"),
 #undef ROUNDINGS
+// Instructions of NEON that the two compilers have different names for.
+#define UNARY(name, instruction)                                                                                    \
+  {"v_" name, kN4,                                                                                                  \
+   "inline VF v_" name "(VF x) { asm(\"" instruction " %0.4s, %1.4s\" : \"=w\"(x) : \"w\"(x)); return x; }\n"},     \
+      {"v_" name, kN2,                                                                                              \
+       "inline VF v_" name "(VF x) { asm(\"" instruction " %0.2s, %1.2s\" : \"=w\"(x) : \"w\"(x)); return x; }\n"}, \
+  {                                                                                                                 \
+    "d_" name, kNeon,                                                                                               \
+        "inline VD d_" name "(VD x) { asm(\"" instruction " %0.2d, %1.2d\" : \"=w\"(x) : \"w\"(x)); return x; }\n"  \
+  }
+    UNARY("round", "frintn"),
+    UNARY("floor", "frintm"),
+    UNARY("ceil", "frintp"),
+    UNARY("trunc", "frintz"),
+    UNARY("sqrt", "fsqrt"),
+#undef UNARY
     {"v_round d_round v_floor d_floor v_ceil d_ceil v_trunc d_trunc", kS1, R"(
 inline float v_round(float x) { return __builtin_rintf(x); }
 inline double d_round(double x) { return __builtin_rint(x); }
@@ -115,6 +144,7 @@ inline VD d_sqrt(VD x) { return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
      "}\n"},
     {"unordered", kB4,
      "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_movmskps(__builtin_ia32_cmpps(a, b, 3)); }\n"},
+    {"unordered", kNeon, "inline unsigned unordered(VF a, VF b) { return any_lane((a != a) | (b != b)); }\n"},
     {"v_relu", kAny, "inline VF v_relu(VF x) { return splat(0.f) > x ? splat(0.f) : x; }\n"},
     {"d_relu", kAny, "inline VD d_relu(VD x) { return splat_d(0.0) > x ? splat_d(0.0) : x; }\n"},
     {"v_sign", kAny,

@@ -5,7 +5,7 @@ namespace flashover::kernel::snippets {
 namespace {
 
 const Snippet kAttention[] = {
-    {"product_4x4", kAvx512, R"(
+    {"product_4x4", kAvx512 | kN4, R"(
 inline void product_4x4(const float* a, long ap, long as, const float* b, long bp, long k, float* c, long cp, bool add) {
   VF c00{}, c01{}, c02{}, c03{};
   VF c10{}, c11{}, c12{}, c13{};
@@ -83,7 +83,7 @@ inline void product_4x1(const float* a, long ap, long as, const float* b, long b
   store_f32(c + 3 * cp, c30);
 }
 )"},
-    {"add_product", kAvx512, R"(
+    {"add_product", kAvx512 | kN4, R"(
 // c [rows][columns] = a [rows][k] b [k][columns], or is added up. Rows are a multiple of 4, columns of W. Element (r, i)
 // of a is a[r * ap + i * as].
 static void add_product(const float* a, long ap, long as, const float* b, long bp, long k, float* c, long cp, long rows, long columns, bool add) {
@@ -96,7 +96,7 @@ static void add_product(const float* a, long ap, long as, const float* b, long b
     for (long r = 0; r < rows; r += 4) product_4x1(a + r * ap, ap, as, b + j, bp, k, c + r * cp + j, cp, add);
 }
 )"},
-    {"add_product", kAvx2 | kS1, R"(
+    {"add_product", kAvx2 | kN2 | kS1, R"(
 // c [rows][columns] = a [rows][k] b [k][columns], or is added up. Rows are a multiple of 4, columns of W. Element (r, i)
 // of a is a[r * ap + i * as].
 static void add_product(const float* a, long ap, long as, const float* b, long bp, long k, float* c, long cp, long rows, long columns, bool add) {
@@ -107,7 +107,7 @@ static void add_product(const float* a, long ap, long as, const float* b, long b
     for (long r = 0; r < rows; r += 4) product_4x1(a + r * ap, ap, as, b + j, bp, k, c + r * cp + j, cp, add);
 }
 )"},
-    {"lay_columns_f32", kB8 | kAvx512, R"(
+    {"lay_columns_f32", kB8 | kAvx512 | kN4, R"(
 // Rows of `width` numbers as columns of `to`; what is missing of the last W columns is 0.
 static void lay_columns_f32(const float* from, long stride, long rows, long width, float* to, long pitch) {
   for (long r = 0; r < rows; r += W)
@@ -122,7 +122,7 @@ static void lay_columns_f32(const float* from, long stride, long rows, long widt
     }
 }
 )"},
-    {"lay_columns_f32", kB4 | kS1, R"(
+    {"lay_columns_f32", kB4 | kN2 | kS1, R"(
 // Rows of `width` numbers as columns of `to`; what is missing of the last W columns is 0.
 static void lay_columns_f32(const float* from, long stride, long rows, long width, float* to, long pitch) {
   const long all = (rows + W - 1) / W * W;
@@ -161,7 +161,7 @@ static void finish_row_f32(const float* sums, long width, float factor, float* t
   for (long d = 0; d < width; ++d) store_f32(to + d, sums[d] * factor);
 }
 )"},
-    {"lay_columns_bf16", kB8 | kAvx512, R"(
+    {"lay_columns_bf16", kB8 | kAvx512 | kN4, R"(
 // Rows of `width` numbers as columns of `to`; what is missing of the last W columns is 0.
 static void lay_columns_bf16(const unsigned short* from, long stride, long rows, long width, float* to, long pitch) {
   for (long r = 0; r < rows; r += W)
@@ -176,7 +176,7 @@ static void lay_columns_bf16(const unsigned short* from, long stride, long rows,
     }
 }
 )"},
-    {"lay_columns_bf16", kB4 | kS1, R"(
+    {"lay_columns_bf16", kB4 | kN2 | kS1, R"(
 // Rows of `width` numbers as columns of `to`; what is missing of the last W columns is 0.
 static void lay_columns_bf16(const unsigned short* from, long stride, long rows, long width, float* to, long pitch) {
   const long all = (rows + W - 1) / W * W;
@@ -215,7 +215,7 @@ static void finish_row_bf16(const float* sums, long width, float factor, unsigne
   for (long d = 0; d < width; ++d) store_bf16(to + d, sums[d] * factor);
 }
 )"},
-    {"lay_columns_f16", kB8 | kAvx512, R"(
+    {"lay_columns_f16", kB8 | kAvx512 | kN4, R"(
 // Rows of `width` numbers as columns of `to`; what is missing of the last W columns is 0.
 static void lay_columns_f16(const unsigned short* from, long stride, long rows, long width, float* to, long pitch) {
   for (long r = 0; r < rows; r += W)
@@ -230,7 +230,7 @@ static void lay_columns_f16(const unsigned short* from, long stride, long rows, 
     }
 }
 )"},
-    {"lay_columns_f16", kB4 | kS1, R"(
+    {"lay_columns_f16", kB4 | kN2 | kS1, R"(
 // Rows of `width` numbers as columns of `to`; what is missing of the last W columns is 0.
 static void lay_columns_f16(const unsigned short* from, long stride, long rows, long width, float* to, long pitch) {
   const long all = (rows + W - 1) / W * W;

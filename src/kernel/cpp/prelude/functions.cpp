@@ -8,14 +8,14 @@ const Snippet kFunctions[] = {
     {"v_ldexp", kA16, "inline VF v_ldexp(VF p, VF n) { return __builtin_ia32_scalefps512_mask(p, n, p, -1, 4); }\n"},
     {"v_ldexp", kA8, "inline VF v_ldexp(VF p, VF n) { return __builtin_ia32_scalefps256_mask(p, n, p, -1); }\n"},
     // Two factors, so that results down to the smallest denormal are rounded once. |n| < 250.
-    {"v_ldexp", kAvx2 | kS1, R"(
+    {"v_ldexp", kAvx2 | kNeon | kS1, R"(
 inline VF v_ldexp(VF p, VF n) {
   VI i = f_to_i(n), h = i >> 1;
   return p * from_bits((h + 127) << 23) * from_bits((i - h + 127) << 23);
 }
 )"},
     {"d_ldexp", kAvx512, "inline VD d_ldexp(VD p, VD n) { return __builtin_ia32_scalefpd512_mask(p, n, p, -1, 4); }\n"},
-    {"d_ldexp", kAvx2 | kS1, R"(
+    {"d_ldexp", kAvx2 | kNeon | kS1, R"(
 inline VD d_ldexp(VD p, VD n) {
   VL i = bits_d(n + 0x1.8p52) - 0x4338000000000000, h = i >> 1;
   return p * from_bits_d((h + 1023) << 52) * from_bits_d((i - h + 1023) << 52);
@@ -72,7 +72,7 @@ inline VF v_recip(VF d) {
   return v_fma(r, v_fma(-d, r, splat(1.f)), r);
 }
 )"},
-    {"v_recip", kAvx2, "inline VF v_recip(VF d) { return 1.f / d; }\n"},
+    {"v_recip", kAvx2 | kNeon, "inline VF v_recip(VF d) { return 1.f / d; }\n"},
     // As one lane of the vectors beside it: a value has the same bits wherever it is computed.
     {"v_recip", kS1, R"(
 #ifdef __AVX512VL__
@@ -368,7 +368,7 @@ inline VD pow_part(VD x, VD y) {
   return d_ldexp(d_fma(q, r, splat_d(1.0)), n);
 }
 )"},
-    {"each_double", kA16 | kB8, R"(
+    {"each_double", kA16 | kB8 | kN4, R"(
 typedef float HF __attribute__((vector_size(2 * W)));
 template <class F> inline VF each_double(F f, VF x, VF y) {
   HF a, b, c, d;
@@ -381,7 +381,7 @@ template <class F> inline VF each_double(F f, VF x, VF y) {
   return r;
 }
 )"},
-    {"each_double", kA8 | kB4 | kS1, R"(
+    {"each_double", kWide | kS1, R"(
 template <class F> inline VF each_double(F f, VF x, VF y) { return d_to_f(f(f_to_d(x), f_to_d(y))); }
 )"},
     {"v_pow", kAny, R"(

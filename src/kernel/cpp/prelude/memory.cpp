@@ -36,7 +36,7 @@ typedef float MaskF __attribute__((vector_size(32)));
 inline VF load_f32_n(const float* p, int n) { return __builtin_ia32_maskloadps256((const MaskF*)p, lanes_below(n)); }
 inline void store_f32_n(float* p, VF v, int n) { __builtin_ia32_maskstoreps256((MaskF*)p, lanes_below(n), v); }
 )"},
-    {"load_f32_n store_f32_n", kB4 | kS1, R"(
+    {"load_f32_n store_f32_n", kB4 | kNeon | kS1, R"(
 inline VF load_f32_n(const float* p, int n) { VF v{}; __builtin_memcpy(&v, p, 4 * n); return v; }
 inline void store_f32_n(float* p, VF v, int n) { __builtin_memcpy(p, &v, 4 * n); }
 )"},
@@ -56,7 +56,7 @@ inline void store_f64(double* p, VD v) { __builtin_memcpy(p, &v, sizeof v); }
 inline VD load_f64_n(const double* p, int n) { return __builtin_ia32_loadupd512_mask(p, VD{}, (1u << n) - 1); }
 inline void store_f64_n(double* p, VD v, int n) { __builtin_ia32_storeupd512_mask(p, v, (1u << n) - 1); }
 )"},
-    {"load_f64_n store_f64_n", kAvx2 | kS1, R"(
+    {"load_f64_n store_f64_n", kAvx2 | kNeon | kS1, R"(
 inline VD load_f64_n(const double* p, int n) { VD v{}; __builtin_memcpy(&v, p, 8 * n); return v; }
 inline void store_f64_n(double* p, VD v, int n) { __builtin_memcpy(p, &v, 8 * n); }
 )"},
@@ -81,7 +81,7 @@ inline void store_16_n(unsigned short* p, VUS v, int n) { __builtin_ia32_storedq
 inline VUS load_16_n(const unsigned short* p, int n) { return (VUS)__builtin_ia32_loaddquhi128_mask((const MaskedS*)p, VS{}, (1u << n) - 1); }
 inline void store_16_n(unsigned short* p, VUS v, int n) { __builtin_ia32_storedquhi128_mask((MaskedS*)p, (VS)v, (1u << n) - 1); }
 )"},
-    {"load_16_n store_16_n", kAvx2, R"(
+    {"load_16_n store_16_n", kAvx2 | kNeon, R"(
 inline VUS load_16_n(const unsigned short* p, int n) { VUS v{}; __builtin_memcpy(&v, p, 2 * n); return v; }
 inline void store_16_n(unsigned short* p, VUS v, int n) { __builtin_memcpy(p, &v, 2 * n); }
 )"},
@@ -93,7 +93,7 @@ inline void store_8(signed char* p, VC v) { __builtin_memcpy(p, &v, sizeof v); }
 inline VC load_8_n(const signed char* p, int n) { return (VC)__builtin_ia32_loaddquqi128_mask((const MaskedC*)p, V16C{}, (1u << n) - 1); }
 inline void store_8_n(signed char* p, VC v, int n) { __builtin_ia32_storedquqi128_mask((MaskedC*)p, (V16C)v, (1u << n) - 1); }
 )"},
-    {"load_8_n store_8_n", kA8 | kAvx2, R"(
+    {"load_8_n store_8_n", kA8 | kAvx2 | kNeon, R"(
 inline VC load_8_n(const signed char* p, int n) { VC v{}; __builtin_memcpy(&v, p, n); return v; }
 inline void store_8_n(signed char* p, VC v, int n) { __builtin_memcpy(p, &v, n); }
 )"},
@@ -138,6 +138,11 @@ inline VUS f_to_f16(VF x) { return (VUS)__builtin_ia32_vcvtps2ph256(x, 0); }
 typedef short V8S __attribute__((vector_size(16)));
 inline VF f16_to_f(VUS h) { return __builtin_ia32_vcvtph2ps(V8S{(short)h[0], (short)h[1], (short)h[2], (short)h[3]}); }
 inline VUS f_to_f16(VF x) { V8S r = (V8S)__builtin_ia32_vcvtps2ph(x, 0); VUS v; __builtin_memcpy(&v, &r, sizeof v); return v; }
+)"},
+    {"f16_to_f f_to_f16", kNeon, R"(
+typedef __fp16 VH __attribute__((vector_size(2 * W)));
+inline VF f16_to_f(VUS h) { return __builtin_convertvector((VH)h, VF); }
+inline VUS f_to_f16(VF x) { return (VUS)__builtin_convertvector(x, VH); }
 )"},
     // One bf16 or f16 value, in integers.
     {"bf16_to_float float_to_bf16", kAny, R"(
@@ -249,7 +254,7 @@ inline void store_f32_m(float* p, VF v, VM m) { __builtin_ia32_storeups256_mask(
 inline VF load_f32_m(const float* p, VM m) { return __builtin_ia32_maskloadps256((const MaskF*)p, m); }
 inline void store_f32_m(float* p, VF v, VM m) { __builtin_ia32_maskstoreps256((MaskF*)p, m, v); }
 )"},
-    {"load_f32_m store_f32_m", kB4, R"(
+    {"load_f32_m store_f32_m", kB4 | kNeon, R"(
 inline VF load_f32_m(const float* p, VM m) { VF v{}; for (int l = 0; l < W; ++l) if (m[l]) v[l] = p[l]; return v; }
 inline void store_f32_m(float* p, VF v, VM m) { for (int l = 0; l < W; ++l) if (m[l]) p[l] = v[l]; }
 )"},
@@ -286,6 +291,12 @@ inline VF load_f32_2(const float* p) { return __builtin_shufflevector(load_f32(p
     {"load_f32_2", kB4, R"(
 inline VF load_f32_2(const float* p) { return VF{p[0], p[2], p[4], p[6]}; }
 )"},
+    {"load_f32_2", kN4, R"(
+inline VF load_f32_2(const float* p) { return __builtin_shufflevector(load_f32(p), load_f32(p + 3), 0, 2, 5, 7); }
+)"},
+    {"load_f32_2", kN2, R"(
+inline VF load_f32_2(const float* p) { return VF{p[0], p[2]}; }
+)"},
     {"gather_f32", kA16, R"(
 inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gathersiv16sf(VF{}, p, at, __builtin_ia32_cvtd2mask512(m), 4); }
 )"},
@@ -299,7 +310,7 @@ inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gather
 inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gathersiv8sf(VF{}, p, at, (VF)m, 4); }
 #endif
 )"},
-    {"gather_f32", kB4, R"(
+    {"gather_f32", kB4 | kNeon, R"(
 inline VF gather_f32(const float* p, VI at, VM m) { VF v{}; for (int l = 0; l < W; ++l) if (m[l]) v[l] = p[at[l]]; return v; }
 )"},
     {"gather_by_f32", kVector, R"(

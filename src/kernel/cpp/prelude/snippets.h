@@ -5,10 +5,10 @@
 
 namespace flashover::kernel::snippets {
 
-// Configurations: scalar, AVX2 with 8 or 4 lanes, AVX-512 with 16 or 8 lanes.
-enum Config : unsigned { kS1 = 1, kB8 = 2, kB4 = 4, kA16 = 8, kA8 = 16 };
-constexpr unsigned kAvx2 = kB8 | kB4, kAvx512 = kA16 | kA8, kVector = kAvx2 | kAvx512, kAny = kVector | kS1,
-                   kWide = kB4 | kA8;  // as many 64-bit lanes as 32-bit ones
+// Configurations: scalar, AVX2 with 8 or 4 lanes, AVX-512 with 16 or 8 lanes, NEON with 4 or 2 lanes.
+enum Config : unsigned { kS1 = 1, kB8 = 2, kB4 = 4, kA16 = 8, kA8 = 16, kN4 = 32, kN2 = 64 };
+constexpr unsigned kAvx2 = kB8 | kB4, kAvx512 = kA16 | kA8, kNeon = kN4 | kN2, kVector = kAvx2 | kAvx512 | kNeon,
+                   kAny = kVector | kS1, kWide = kB4 | kA8 | kN2;  // as many 64-bit lanes as 32-bit ones
 
 struct Snippet {
   const char* names;  // separated by spaces

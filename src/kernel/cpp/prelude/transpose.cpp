@@ -1,4 +1,4 @@
-// Tiles of 16x16 (or 8x8) values transposed in registers: log2(W) rounds of two-input shuffles.
+// Tiles of 16x16, 8x8 or 4x4 values transposed in registers: log2(W) rounds of two-input shuffles.
 #include "kernel/cpp/prelude/snippets.h"
 
 namespace flashover::kernel::snippets {
@@ -45,6 +45,16 @@ inline void transpose_tile(VF* r) {
     r[i] = __builtin_shufflevector(t[i], t[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
     r[i + 4] = __builtin_shufflevector(t[i], t[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
+}
+)"},
+    {"transpose_tile", kN4, R"(
+inline void transpose_tile(VF* r) {
+  VF a = __builtin_shufflevector(r[0], r[1], 0, 4, 2, 6), b = __builtin_shufflevector(r[0], r[1], 1, 5, 3, 7);
+  VF c = __builtin_shufflevector(r[2], r[3], 0, 4, 2, 6), d = __builtin_shufflevector(r[2], r[3], 1, 5, 3, 7);
+  r[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+  r[1] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  r[2] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+  r[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 )"},
 };

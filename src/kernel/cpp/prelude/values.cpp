@@ -42,10 +42,12 @@ typedef bool VM;
     {"iota", kA16,
      "inline VI iota(int from) { return from + VI{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }\n"},
     {"iota", kA8 | kB8, "inline VI iota(int from) { return from + VI{0, 1, 2, 3, 4, 5, 6, 7}; }\n"},
-    {"iota", kB4, "inline VI iota(int from) { return from + VI{0, 1, 2, 3}; }\n"},
+    {"iota", kB4 | kN4, "inline VI iota(int from) { return from + VI{0, 1, 2, 3}; }\n"},
+    {"iota", kN2, "inline VI iota(int from) { return from + VI{0, 1}; }\n"},
     {"iota", kS1, "inline VI iota(int from) { return from; }\n"},
     {"iota_l", kAvx512, "inline VL iota_l(long from) { return from + VL{0, 1, 2, 3, 4, 5, 6, 7}; }\n"},
     {"iota_l", kAvx2, "inline VL iota_l(long from) { return from + VL{0, 1, 2, 3}; }\n"},
+    {"iota_l", kNeon, "inline VL iota_l(long from) { return from + VL{0, 1}; }\n"},
     {"iota_l", kS1, "inline VL iota_l(long from) { return from; }\n"},
     {"lanes_below", kVector, "inline VM lanes_below(int n) { return iota(0) < n; }\n"},
     {"lanes_below", kS1, "inline VM lanes_below(int n) { return n > 0; }\n"},
@@ -69,7 +71,13 @@ inline VD from_bits_d(VL x) { return __builtin_bit_cast(double, x); }
 )"},
     {"i_to_f", kVector, "inline VF i_to_f(VI x) { return __builtin_convertvector(x, VF); }\n"},
     {"i_to_f", kS1, "inline VF i_to_f(VI x) { return (VF)x; }\n"},
-    {"f_to_i", kVector, "inline VI f_to_i(VF x) { return __builtin_convertvector(x, VI); }\n"},
+    {"f_to_i", kVector & ~kNeon, "inline VI f_to_i(VF x) { return __builtin_convertvector(x, VI); }\n"},
+    // (NEON's instruction stops at the ends, where the others give INT_MIN.)
+    {"f_to_i", kNeon, R"(
+inline VI f_to_i(VF x) {
+  return (x >= 2147483648.f) | (x != x) ? splat_i(-2147483647 - 1) : __builtin_convertvector(x, VI);
+}
+)"},
     {"f_to_i", kS1,
      "inline VI f_to_i(VF x) { return x >= 2147483648.f || !(x >= -2147483648.f) ? -2147483647 - 1 : (int)x; }\n"},
     {"f_to_d", kWide, "inline VD f_to_d(VF x) { return __builtin_convertvector(x, VD); }\n"},
@@ -95,8 +103,9 @@ inline VD from_bits_d(VL x) { return __builtin_bit_cast(double, x); }
     {"d_to_l", kAvx512, "inline VL d_to_l(VD x) { return (VL)__builtin_ia32_cvttpd2qq512_mask(x, VL{}, -1, 4); }\n"},
     {"d_to_l", kAvx2,
      "inline VL d_to_l(VD x) { return VL{to_long(x[0]), to_long(x[1]), to_long(x[2]), to_long(x[3])}; }\n"},
+    {"d_to_l", kNeon, "inline VL d_to_l(VD x) { return VL{to_long(x[0]), to_long(x[1])}; }\n"},
     {"d_to_l", kS1, "inline VL d_to_l(VD x) { return to_long(x); }\n"},
-    {"f_to_l", kA8 | kB4 | kS1, "inline VL f_to_l(VF x) { return d_to_l(f_to_d(x)); }\n"},
+    {"f_to_l", kWide | kS1, "inline VL f_to_l(VF x) { return d_to_l(f_to_d(x)); }\n"},
     // Masks of 32-bit lanes to and from masks of 64-bit lanes.
     {"m_to_wide", kWide, "inline VL m_to_wide(VM m) { return __builtin_convertvector(m, VL); }\n"},
     {"m_from_wide", kWide, "inline VM m_from_wide(VL m) { return __builtin_convertvector(m, VM); }\n"},
@@ -109,9 +118,17 @@ inline VD from_bits_d(VL x) { return __builtin_bit_cast(double, x); }
     {"any_lane", kA16, "inline bool any_lane(VM m) { return __builtin_ia32_cvtd2mask512(m); }\n"},
     {"any_lane", kA8 | kB8, "inline bool any_lane(VM m) { return __builtin_ia32_movmskps256((VF)m); }\n"},
     {"any_lane", kB4, "inline bool any_lane(VM m) { return __builtin_ia32_movmskps((VF)m); }\n"},
+    {"any_lane", kN4, R"(
+inline bool any_lane(VM m) {
+  typedef long long Halves __attribute__((vector_size(16)));
+  return (((Halves)m)[0] | ((Halves)m)[1]) != 0;
+}
+)"},
+    {"any_lane", kN2, "inline bool any_lane(VM m) { return (m[0] | m[1]) != 0; }\n"},
     {"any_lane", kS1, "inline bool any_lane(VM m) { return m; }\n"},
     {"any_wide", kAvx512, "inline bool any_wide(VL m) { return __builtin_ia32_cvtq2mask512(m); }\n"},
     {"any_wide", kAvx2, "inline bool any_wide(VL m) { return __builtin_ia32_movmskpd256((VD)m); }\n"},
+    {"any_wide", kNeon, "inline bool any_wide(VL m) { return (m[0] | m[1]) != 0; }\n"},
     {"any_wide", kS1, "inline bool any_wide(bool m) { return m; }\n"},
 };
 

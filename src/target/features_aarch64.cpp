@@ -1,0 +1,54 @@
+// aarch64: what the kernel says of the processor. NEON is part of the architecture, so it is there wherever torch runs.
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+#include <fstream>
+
+#include "base/isa_limit.h"
+#include "target/features.h"
+
+namespace flashover::target {
+namespace {
+
+struct Feature {
+  const char* name;
+  IsaLimit limit;  // the lowest that it can be used under
+  unsigned long capability, second;
+};
+constexpr Feature kFeatures[] = {
+    {"aarch64", IsaLimit::kScalar, 0, 0},
+    {"scalar", IsaLimit::kScalar, 0, 0},
+    // The level that kernels are generated for: FLASHOVER_ISA=scalar does without, its other levels are x86's.
+    {"neon", IsaLimit::kAvx2, HWCAP_ASIMD, 0},
+};
+
+}  // namespace
+
+bool has_feature(std::string_view name) {
+  static const unsigned long capabilities = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  for (const Feature& f : kFeatures)
+    if (name == f.name)
+      return f.limit <= isa_limit() && (capabilities & f.capability) == f.capability && (second & f.second) == f.second;
+  return false;
+}
+
+std::string processor() {
+  std::string text = "capabilities " + identity();
+  for (const Feature& f : kFeatures)
+    if (has_feature(f.name)) text += std::string(" ") + f.name;
+  return text;
+}
+
+std::string identity() {
+  static const std::string made = [] {
+    std::string model;  // (where the system does not tell, what it can has to do)
+    std::ifstream("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1") >> model;
+    return model + "." + std::to_string(getauxval(AT_HWCAP)) + "." + std::to_string(getauxval(AT_HWCAP2)) + ".";
+  }();
+  return made;
+}
+
+}  // namespace flashover::target
+
+#endif
