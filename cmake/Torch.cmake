@@ -7,7 +7,9 @@ find_program(FLASHOVER_PYTHON NAMES python3 python REQUIRED)
 execute_process(
   COMMAND ${FLASHOVER_PYTHON} -c "import sysconfig, importlib.metadata as m, importlib.util as u, os, sys; t = u.find_spec('torch') or sys.exit('torch is not installed for ' + sys.executable + ': pip install torch'); p = os.path.dirname(t.origin); print(';'.join([p, sysconfig.get_paths()['include'], sysconfig.get_config_var('SOABI'), sysconfig.get_config_var('LIBDIR'), sysconfig.get_config_var('LDVERSION'), m.version('torch')]))"
   OUTPUT_VARIABLE facts OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-list(GET facts 0 FLASHOVER_TORCH)
+if(NOT DEFINED FLASHOVER_TORCH)  # where it is for another architecture, the build is told
+  list(GET facts 0 FLASHOVER_TORCH)
+endif()
 list(GET facts 1 FLASHOVER_PYTHON_INCLUDE)
 list(GET facts 2 FLASHOVER_PYTHON_SOABI)
 list(GET facts 3 python_libdir)

@@ -87,13 +87,6 @@ int64_t picoseconds(const PanelLinear& l) {
 
 }  // namespace
 
-const VectorKernels* vector_kernels() {
-  static const VectorKernels* const kernels = target::has_feature("avx512") ? &vector_kernels_avx512()
-                                              : target::has_feature("avx2") ? &vector_kernels_avx2()
-                                                                            : nullptr;
-  return kernels;
-}
-
 void pack_panels(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                  float* packed) {
   in_parallel(ceil_div(columns, kPanel), [&](int64_t panel) {

@@ -20,8 +20,8 @@ void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t p
     Vec line[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) line[v] = load((v < kPerPanel ? panel : second) + v % kPerPanel * kLanes);
-    _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(then), _MM_HINT_T1);
+    __builtin_prefetch(soon, 0, 2);  // into L2
+    __builtin_prefetch(then, 0, 2);
     panel += 16;
     second += 16;
     soon += 16;

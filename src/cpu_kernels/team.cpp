@@ -1,8 +1,6 @@
 // Regions of the OpenMP runtime, teams that stand by inside of one, and the costs by which work is shared out.
 #include "cpu_kernels/team.h"
 
-#include <xmmintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -91,7 +89,7 @@ class StandingTeam {
     uint64_t word;
     for (int i = 0; i < spins_; ++i) {
       if ((word = word_.load(std::memory_order_acquire)) != seen) return word;
-      _mm_pause();
+      pause_in_loop();
     }
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     while ((word = word_.load(std::memory_order_seq_cst)) == seen) word_.wait(seen);
@@ -101,7 +99,7 @@ class StandingTeam {
   void await(const std::atomic<uint64_t>& done, uint64_t round) const {
     for (int i = 0; done.load(std::memory_order_acquire) != round; ++i)
       if (i < spins_)
-        _mm_pause();
+        pause_in_loop();
       else
         std::this_thread::yield();
   }
@@ -206,22 +204,21 @@ void take_tasks(void* p, int64_t, int64_t) noexcept {
   }
 }
 
-constexpr unsigned kFlush = 0x8040;  // results and operands
-
 // What the thread had before, while it flushes.
 struct Before {
   bool set = false;
-  unsigned state = 0;
+  FloatState state = 0;
 };
 thread_local Before flushing;
 
 void begin_flush(void*, int64_t, int64_t) {
-  flushing = {true, _mm_getcsr()};
-  _mm_setcsr(flushing.state | kFlush);
+  flushing = {true, float_state()};
+  set_float_state(flushing.state | kFlush);
 }
 // A thread that was made meanwhile has the state of the thread that made it, which is as `before` but for the flushing.
 void end_flush(void* before, int64_t, int64_t) {
-  _mm_setcsr(flushing.set ? flushing.state : (_mm_getcsr() & ~kFlush) | (*static_cast<unsigned*>(before) & kFlush));
+  const FloatState others = *static_cast<FloatState*>(before);
+  set_float_state(flushing.set ? flushing.state : (float_state() & ~kFlush) | (others & kFlush));
   flushing.set = false;
 }
 
@@ -292,7 +289,7 @@ int64_t saved_by_team() {
   return std::exchange(saved, 0) - (team > 1 ? start_of_region(team) : 0);
 }
 
-FlushedTeam::FlushedTeam() : before_(_mm_getcsr()) { on_threads(begin_flush, nullptr, team_size()); }
+FlushedTeam::FlushedTeam() : before_(float_state()) { on_threads(begin_flush, nullptr, team_size()); }
 FlushedTeam::~FlushedTeam() { on_threads(end_flush, &before_, team_size()); }
 
 void* scratch(size_t bytes) {

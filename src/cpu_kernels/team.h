@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <exception>
 
+#include "cpu_kernels/float_state.h"
+
 namespace flashover::cpu {
 
 int team_size();  // threads that would be used now
@@ -88,7 +90,7 @@ class FlushedTeam {
   FlushedTeam(const FlushedTeam&) = delete;
 
  private:
-  unsigned before_;
+  FloatState before_;
 };
 
 // Memory of this thread, aligned to 64 bytes, until its next call.

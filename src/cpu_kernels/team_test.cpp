@@ -3,7 +3,6 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <xmmintrin.h>
 
 #include <set>
 #include <stdexcept>
@@ -113,7 +112,7 @@ TEST_F(Team, ThreadsThatSleepAreWoken) {
 TEST_F(Team, EveryThreadFlushes) {
   const auto flushing = [](bool expected) {
     std::atomic<int> wrong{0};
-    in_parallel(70, [&](int64_t) { wrong += ((_mm_getcsr() & 0x8040u) == 0x8040u) != expected; });
+    in_parallel(70, [&](int64_t) { wrong += ((float_state() & kFlush) == kFlush) != expected; });
     EXPECT_EQ(wrong.load(), 0);
   };
   const auto all = [&] {

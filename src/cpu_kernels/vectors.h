@@ -35,7 +35,7 @@ struct VectorKernels {
   // loaded serves all points that it belongs to. [columns / 2 - 1][points apart - 1][points / 4 - 1]
   Depthwise depthwise_of[3][2][2];
 };
-const VectorKernels* vector_kernels();  // of this machine; null: it has no AVX2, or the process may not use it
+const VectorKernels* vector_kernels();  // of this machine; null: it has none, or the process may not use it
 const VectorKernels& vector_kernels_avx2();
 const VectorKernels& vector_kernels_avx512();
 

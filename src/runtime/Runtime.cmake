@@ -16,8 +16,13 @@ set_target_properties(flashover_runtime flashover_runner PROPERTIES UNITY_BUILD 
 # The same without torch, for packages whose plans call none of its libraries: own kernels and hand-written operators,
 # the C++ and the OpenMP runtime.
 file(GLOB bare_sources CONFIGURE_DEPENDS src/bare/*.cpp)
-foreach(file team plain panels depthwise_last attention attention_backward linear linear_f32 vectors_avx2 vectors_avx512)
+foreach(file team plain panels depthwise_last activation)
   list(APPEND bare_sources src/cpu_kernels/${file}.cpp)
+endforeach()
+set(bare_kernels_x86 attention attention_backward linear linear_f32 vectors vectors_avx2 vectors_avx512)
+set(bare_kernels_aarch64 vectors absent)
+foreach(file ${bare_kernels_${FLASHOVER_ARCHITECTURE}})
+  list(APPEND bare_sources src/cpu_kernels/${FLASHOVER_ARCHITECTURE}/${file}.cpp)
 endforeach()
 add_library(flashover_bare SHARED ${bare_sources} src/runtime/c_api.cpp src/run/library.cpp src/run/without_torch.cpp)
 target_compile_options(flashover_bare PRIVATE ${FLASHOVER_WARNINGS} -fopenmp)

@@ -4,7 +4,7 @@
 
 #include "cpu_kernels/vectors.h"
 // Last: the rest of the file is for AVX2.
-#include "cpu_kernels/lanes_avx2.h"
+#include "cpu_kernels/x86/lanes_avx2.h"
 
 namespace flashover::cpu {
 namespace avx2 {

@@ -9,7 +9,7 @@
 
 #include "cpu_kernels/team.h"
 // Last: the rest of the file is for AVX512 and AMX.
-#include "cpu_kernels/line.h"
+#include "cpu_kernels/x86/line.h"
 
 namespace flashover::cpu {
 namespace {

@@ -6,7 +6,7 @@
 #include "cpu_kernels/attention.h"
 #include "cpu_kernels/team.h"
 // Last: the rest of the file is for AVX512 and AMX.
-#include "cpu_kernels/attention_tiles.h"
+#include "cpu_kernels/x86/attention_tiles.h"
 
 // Scores are computed with a key a row and a query a column: so weights (and what their gradients leave of them) are
 // left operands of the products that sum over queries as they come, and right operands of the one that sums over keys

@@ -3,8 +3,9 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu_kernels/lanes.h"
+#include "cpu_kernels/float_state.h"
 #include "cpu_kernels/linear.h"
+#include "cpu_kernels/x86/lanes.h"
 
 namespace flashover::cpu {
 
@@ -24,8 +25,8 @@ constexpr int kNotSign = 0x7fffffff;
 // normal one, and the unit takes them as zeros anyway.
 class FlushDenormals {
  public:
-  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
-  ~FlushDenormals() { _mm_setcsr(before_); }
+  FlushDenormals() : before_(float_state()) { set_float_state(before_ | kFlush); }
+  ~FlushDenormals() { set_float_state(before_); }
   FlushDenormals(const FlushDenormals&) = delete;
   FlushDenormals& operator=(const FlushDenormals&) = delete;
 

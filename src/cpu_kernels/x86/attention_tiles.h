@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cpu_kernels/attention.h"
-#include "cpu_kernels/lanes.h"
+#include "cpu_kernels/x86/lanes.h"
 
 namespace flashover::cpu {
 

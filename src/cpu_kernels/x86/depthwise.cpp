@@ -5,7 +5,7 @@
 #include "cpu_kernels/convolution.h"
 #include "cpu_kernels/team.h"
 // Last: the rest of the file is for AVX512.
-#include "cpu_kernels/line.h"
+#include "cpu_kernels/x86/line.h"
 
 namespace flashover::cpu {
 

@@ -10,7 +10,7 @@
 #include "cpu_kernels/team.h"
 #include "target/features.h"
 // Last: the rest of the file is for AVX512 and AMX.
-#include "cpu_kernels/lanes.h"
+#include "cpu_kernels/x86/lanes.h"
 
 namespace flashover::cpu {
 
@@ -21,13 +21,6 @@ bool has_amx_bf16() {
            syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();
   return has;
-}
-
-std::optional<Activation> activation_named(std::string_view name) {
-  constexpr std::string_view kNames[] = {"none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"};
-  for (size_t i = 0; i < std::size(kNames); ++i)
-    if (kNames[i] == name) return static_cast<Activation>(i);
-  return std::nullopt;
 }
 
 namespace {

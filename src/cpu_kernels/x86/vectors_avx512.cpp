@@ -3,7 +3,7 @@
 
 #include "cpu_kernels/vectors.h"
 // Last: the rest of the file is for AVX512.
-#include "cpu_kernels/lanes.h"
+#include "cpu_kernels/x86/lanes.h"
 
 namespace flashover::cpu {
 namespace avx512 {

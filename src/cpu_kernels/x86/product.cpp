@@ -7,7 +7,7 @@
 
 #include "cpu_kernels/team.h"
 // Last: the rest of the file is for AVX512 and AMX.
-#include "cpu_kernels/bf16x3.h"
+#include "cpu_kernels/x86/bf16x3.h"
 
 namespace flashover::cpu {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 // Last: the rest of the file is for AVX512.
-#include "cpu_kernels/lanes.h"
+#include "cpu_kernels/x86/lanes.h"
 
 namespace flashover::cpu {
 

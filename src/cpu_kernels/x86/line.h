@@ -5,8 +5,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "cpu_kernels/bf16x3.h"
 #include "cpu_kernels/convolution_plan.h"
+#include "cpu_kernels/x86/bf16x3.h"
 
 namespace flashover::cpu {
 

@@ -8,7 +8,7 @@
 #include "cpu_kernels/team.h"
 #include "target/features.h"
 // Last: the rest of the file is for AVX512 and AMX.
-#include "cpu_kernels/attention_tiles.h"
+#include "cpu_kernels/x86/attention_tiles.h"
 
 namespace flashover::cpu {
 

@@ -8,7 +8,7 @@
 
 #include "cpu_kernels/team.h"
 // Last: the rest of the file is for AVX512.
-#include "cpu_kernels/lanes.h"
+#include "cpu_kernels/x86/lanes.h"
 
 namespace flashover::cpu {
 

@@ -1,11 +1,11 @@
 // x86-64: a table of each feature of a target's name, and the bits of CPUID and of the saved registers that it needs.
-#if defined(__x86_64__)
+#include "target/features.h"
+
 #include <cpuid.h>
 
 #include <cstdint>
 
 #include "base/isa_limit.h"
-#include "target/features.h"
 
 namespace flashover::target {
 namespace {
@@ -104,5 +104,3 @@ std::string identity() {
 }
 
 }  // namespace flashover::target
-
-#endif

@@ -1,12 +1,12 @@
 // aarch64: what the kernel says of the processor. NEON is part of the architecture, so it is there wherever torch runs.
-#if defined(__aarch64__)
+#include "target/features.h"
+
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
 #include <fstream>
 
 #include "base/isa_limit.h"
-#include "target/features.h"
 
 namespace flashover::target {
 namespace {
@@ -50,5 +50,3 @@ std::string identity() {
 }
 
 }  // namespace flashover::target
-
-#endif
