@@ -12,6 +12,9 @@ if(NOT DEFINED FLASHOVER_TORCH)  # where it is for another architecture, the bui
 endif()
 list(GET facts 1 FLASHOVER_PYTHON_INCLUDE)
 list(GET facts 2 FLASHOVER_PYTHON_SOABI)
+if(CMAKE_CROSSCOMPILING)  # the interpreter that was asked is this machine's
+  string(REPLACE ${CMAKE_HOST_SYSTEM_PROCESSOR} ${CMAKE_SYSTEM_PROCESSOR} FLASHOVER_PYTHON_SOABI ${FLASHOVER_PYTHON_SOABI})
+endif()
 list(GET facts 3 python_libdir)
 list(GET facts 4 python_ldversion)
 list(GET facts 5 torch_version)
@@ -28,7 +31,11 @@ target_link_libraries(flashover_torch_headers INTERFACE flashover_python_headers
 target_compile_definitions(flashover_torch_headers INTERFACE AT_PER_OPERATOR_HEADERS)
 add_library(flashover_torch_cpp_libs INTERFACE)
 target_link_directories(flashover_torch_cpp_libs INTERFACE ${FLASHOVER_TORCH}/lib)
-target_link_libraries(flashover_torch_cpp_libs INTERFACE torch torch_cpu c10)
+if(CMAKE_CROSSCOMPILING)  # libtorch.so stands on all libraries of CUDA, which are not here
+  target_link_libraries(flashover_torch_cpp_libs INTERFACE torch_cpu c10)
+else()
+  target_link_libraries(flashover_torch_cpp_libs INTERFACE torch torch_cpu c10)
+endif()
 target_link_options(flashover_torch_cpp_libs INTERFACE -Wl,--no-as-needed -Wl,-rpath,${FLASHOVER_TORCH}/lib)
 add_library(flashover_torch_libs INTERFACE)
 target_link_libraries(flashover_torch_libs INTERFACE torch_python flashover_torch_cpp_libs)

@@ -8,4 +8,4 @@ set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64)
 # Where Debian has the libraries of the other architecture. (The emulator's -L would replace this machine's root folder.)
 set(libraries /usr/aarch64-linux-gnu/lib)
 set(CMAKE_EXE_LINKER_FLAGS_INIT
-    "-Wl,--dynamic-linker=${libraries}/ld-linux-aarch64.so.1 -Wl,-rpath,${libraries}")
+    "-Wl,--dynamic-linker=${libraries}/ld-linux-aarch64.so.1 -Wl,-rpath,${libraries} -Wl,--allow-shlib-undefined")
