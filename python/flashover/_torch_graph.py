@@ -6,13 +6,23 @@ src/frame/interpret/torch_calls.h takes the calls down while a call is captured.
 from __future__ import annotations
 
 import operator
-import re
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+
+from flashover._graph_sizes import (
+    Shape,
+    SizedGraph,
+    add_example_values,
+    call_backend,
+    fake_mode,
+    names_in,
+    placeholder_name,
+)
+from flashover.fx_graph import size_value
 
 _CONSTANTS = {
     int, float, bool, str, complex, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -21,6 +31,20 @@ _CONSTANTS = {
 
 class _Unsayable(Exception):
     """A call that a graph of torch.fx cannot hold."""
+
+
+class Size:
+    """An int that changes from call to call: an expression over size symbols (frame/size_expression.h)."""
+
+    def __init__(self, expression: Any) -> None:
+        self.expression = expression
+
+
+class Number:
+    """A number that changes from call to call, and is an input of the capture."""
+
+    def __init__(self, index: int, kind: type, path: str) -> None:
+        self.index, self.kind, self.path = index, kind, path or f"number_{index}"
 
 
 def is_node(function: Callable[..., Any]) -> bool:
@@ -32,21 +56,96 @@ def is_node(function: Callable[..., Any]) -> bool:
     return kind is not None and issubclass(kind, TorchInGraphFunctionVariable)
 
 
+def _negated(term: Any) -> Any:
+    """-term, where that is simpler; else None."""
+    if isinstance(term, int):
+        return -term if term < 0 else None
+    kind, operands = term
+    if kind != "*" or not isinstance(operands[0], int) or operands[0] >= 0:
+        return None
+    factor, *rest = operands
+    if factor == -1:
+        return rest[0] if len(rest) == 1 else ("*", rest)
+    return ("*", [-factor, *rest])
+
+
 class _Builder:
-    def __init__(self, inputs: Iterable[tuple[torch.Tensor, int, str]], grad: bool) -> None:
+    def __init__(self, inputs: Iterable[tuple[torch.Tensor, int, str]], grad: bool, canonical: dict[str, Any]) -> None:
         self.graph = fx.Graph()
+        self.canonical = canonical  # what symbols of sizes were found to be
+        self.symbols: dict[str, fx.Node] = {}  # placeholders
+        self.numbers: dict[int, tuple[fx.Node, type, Any]] = {}  # by input of the capture: placeholder, value
+        self.computed: dict[Any, Any] = {}
         self.grad = self.grad_before = grad
         self.nodes: dict[int, fx.Node] = {}  # by the tensor that the program has; the calls keep them alive
         self.places: list[tuple[fx.Node, int]] = []  # placeholders, and which input of the capture each is
         self.items: list[fx.Node] = []
+        names: set[str] = set()
         for tensor, index, path in inputs:
             if id(tensor) not in self.nodes:
-                node = self.graph.placeholder("L_" + re.sub(r"\W+", "_", path).strip("_") + "_")
+                name = placeholder_name(path)
+                if name in names:  # of keys without a text of their own
+                    name += f"{index}_"
+                names.add(name)
+                node = self.graph.placeholder(name)
                 node.meta["source"] = path
                 self.nodes[id(tensor)] = node
                 self.places.append((node, index))
 
+    def lifted(self, name: str) -> fx.Node:
+        """A placeholder before the others."""
+        with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
+            return self.graph.placeholder(name)
+
+    def size(self, expression: Any) -> Any:
+        names = names_in(expression)
+        symbols = {n: self.canonical[n] for n in names if n in self.canonical}
+        for name in names:
+            other = symbols.get(name, ("var", name))
+            if other != ("var", name):
+                symbols[name] = self.size(other)
+            else:
+                if name not in self.symbols:
+                    self.symbols[name] = self.lifted(name)
+                symbols[name] = self.symbols[name]
+        return self.computed_size(expression, symbols)
+
+    def computed_size(self, expression: Any, symbols: dict[str, Any]) -> Any:
+        """By differences where the program will have written some: 16 - s0."""
+        if isinstance(expression, int) or expression[0] != "+":
+            return size_value(expression, symbols, self.arithmetic)
+        added, taken = [], []
+        for term in expression[1]:
+            negative = _negated(term)
+            (added if negative is None else taken).append(term if negative is None else negative)
+        value, *others = [self.computed_size(t, symbols) for t in added] or [0]
+        for other in others:
+            value = self.arithmetic(operator.add, value, other)
+        for other in taken:
+            value = self.arithmetic(operator.sub, value, self.computed_size(other, symbols))
+        return value
+
+    def arithmetic(self, function: Callable[..., Any], a: Any, b: Any) -> Any:
+        if isinstance(a, int) and isinstance(b, int):
+            return function(a, b)
+        if (function, a, b) not in self.computed:
+            self.computed[function, a, b] = self.graph.call_function(function, (a, b))
+        return self.computed[function, a, b]
+
+    def number(self, given: Number) -> Any:
+        """Floats are handed over as tensors, as torch.compile does."""
+        if given.index not in self.numbers:
+            node = value = self.lifted(placeholder_name(given.path))
+            if given.kind is float:
+                value = self.graph.call_method("item", (node,))
+            self.numbers[given.index] = node, given.kind, value
+        return self.numbers[given.index][2]
+
     def argument(self, given: Any) -> Any:
+        if isinstance(given, Size):
+            return self.size(given.expression)
+        if isinstance(given, Number):
+            return self.number(given)
         if isinstance(given, torch.Tensor):
             if id(given) not in self.nodes:
                 raise _Unsayable
@@ -113,27 +212,49 @@ class _Builder:
         for node in (*self.items[::-1], *(n for n, _ in self.places)):
             if not node.users:
                 self.graph.erase_node(node)
-        used = [index for node, index in self.places if node.users]
+        tensors = [(node, index) for node, index in self.places if node.users]
         self.graph.lint()
-        return TorchGraph(fx.GraphModule(torch.nn.Module(), self.graph), used)
+        numbers = {index: (node, kind) for index, (node, kind, _) in self.numbers.items()}
+        return TorchGraph(self.graph, tensors, self.symbols, numbers)
 
 
 class TorchGraph:
-    """A graph module, and which inputs of the capture its placeholders are."""
+    """A graph, and what its placeholders are: inputs of the capture, size symbols, numbers."""
 
-    def __init__(self, module: fx.GraphModule, used: list[int]) -> None:
-        self.module, self.used = module, used
+    def __init__(
+        self,
+        graph: fx.Graph,
+        tensors: list[tuple[fx.Node, int]],
+        symbols: dict[str, fx.Node],
+        numbers: dict[int, tuple[fx.Node, type]],
+    ) -> None:
+        self.graph, self.tensors, self.symbols, self.numbers = graph, tensors, symbols, numbers
 
     def runner(
-        self, backend: Callable[..., Any], examples: Sequence[torch.Tensor]
-    ) -> Callable[[Sequence[torch.Tensor]], Any]:
-        """What a backend makes of it: takes all inputs of the capture."""
-        used = self.used
+        self,
+        backend: Callable[..., Any],
+        examples: Sequence[torch.Tensor],
+        shapes: Sequence[Shape],
+        canonical: dict[str, Any],
+    ) -> Callable[[Sequence[torch.Tensor]], Any] | None:
+        """What a backend makes of it: takes all inputs of the capture. None: what was found of the sizes after the
+        calls does not fit them.
+
+        shapes: of all inputs of the capture; canonical: what their symbols are."""
+        varies = any(names_in(e) for _, sizes, strides, _ in shapes for e in (*sizes, *strides))
+        if varies or self.symbols or self.numbers:
+            if any(canonical.get(name, ("var", name)) != ("var", name) for name in self.symbols):
+                return None
+            sized = SizedGraph(self.graph, self.tensors, self.symbols, self.numbers, shapes)
+            return sized.runner(backend, examples)
+        module = fx.GraphModule(torch.nn.Module(), self.graph)
+        if not any(n.op.startswith("call") for n in self.graph.nodes):
+            return lambda inputs: module(*[inputs[index] for _, index in self.tensors])  # no work for a backend
+        used = [index for _, index in self.tensors]
         given = [examples[i] for i in used]
-        _add_example_values(self.module, given)
-        compiled = backend(self.module, given)
-        if not callable(compiled):
-            raise TypeError(f"a backend must return a callable, not {type(compiled).__name__}")
+        mode = fake_mode()
+        add_example_values(module, [mode.from_tensor(t, static_shapes=True) for t in given], mode)
+        compiled = call_backend(backend, module, given, mode)
 
         def run(inputs: Sequence[torch.Tensor]) -> Any:
             return compiled(*[inputs[i] for i in used])
@@ -141,38 +262,16 @@ class TorchGraph:
         return run
 
 
-class _ExampleValues(fx.Interpreter):
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if n.op != "output":
-            n.meta["example_value"] = result
-        return result
-
-
-def _add_example_values(module: fx.GraphModule, examples: Sequence[torch.Tensor]) -> None:
-    """Each node's result, as a fake tensor, under the name that torch.compile gives it. An operator without a rule for
-    fake tensors leaves the nodes from there on without."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    before = torch.is_grad_enabled()
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            _ExampleValues(module).run(*[mode.from_tensor(t, static_shapes=True) for t in examples])
-    except Exception as e:
-        module.meta["example_values_end"] = f"{type(e).__name__}: {e}"
-    finally:
-        torch._C._set_grad_enabled(before)
-
-
 def torch_graph(
     calls: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any], Any, bool, bool, str]],
     inputs: Sequence[tuple[torch.Tensor, int, str]],
     outputs: Sequence[torch.Tensor],
     grad: bool,
+    canonical: dict[str, Any],
 ) -> TorchGraph | None:
-    """calls: function, args, kwargs, result, the grad mode, whether operators ran, where. None: a graph cannot say
-    them."""
-    builder = _Builder(inputs, grad)
+    """calls: function, args, kwargs, result, the grad mode, whether operators ran, where; canonical: what symbols of
+    sizes were found to be. None: a graph cannot say them."""
+    builder = _Builder(inputs, grad, canonical)
     try:
         for function, args, kwargs, result, grad_then, ran, place in calls:
             builder.set_grad(grad_then)

@@ -104,6 +104,9 @@ _TABLE: dict[str, list[Row]] = {
     DYNAMO: [
         Row("recompile_limit", "counts", f"{_RECOMPILE} goes first"),
         Row("cache_size_limit", "counts", f"recompile_limit's old name; {_RECOMPILE} goes first"),
+        Row("accumulated_recompile_limit", "counts", "the recompile_limit is no larger"),
+        Row("specialize_int", "counts", "for backends of others: a version for each value"),
+        Row("force_parameter_static_shapes", "counts", "for backends of others: a version for each size of one"),
         Row("fail_on_recompile_limit_hit", "counts", "the limit is an error then"),
         Row("fail_on_cache_limit_hit", "counts", "the limit is an error then"),
         Row("error_on_recompile", "counts", "as the stance fail_on_recompile"),

@@ -25,7 +25,7 @@ def _name(source: str, index: int) -> str:
 
 aten = torch.ops.aten
 Emit = Callable[..., Any]
-# entry/python_graph.h, expression()
+# frame/size_expression.h
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "*": operator.mul,

@@ -28,7 +28,9 @@
 #include "entry/training.h"
 #include "entry/version.h"
 #include "entry/versions.h"
+#include "frame/frame.h"
 #include "frame/signals.h"
+#include "frame/size_expression.h"
 #include "graph/analysis/devices.h"
 #include "graph/partition/prune.h"
 #include "graph/passes.h"
@@ -237,14 +239,19 @@ class Planned final : public Runner {
 // A backend written in Python that got the program's calls of torch. Autograd sees what it runs, and may keep inputs.
 class OfTorchCalls final : public Runner {
  public:
-  OfTorchCalls(PyObject* torch_graph, PyObject* custom, const std::vector<at::Tensor>& examples, size_t outputs)
-      : outputs_(outputs) {
+  OfTorchCalls(const frame::Capture& c, PyObject* custom, const std::vector<at::Tensor>& examples)
+      : outputs_(c.graph.outputs.size()) {
     const frame::SignalsPass as_usual;
     std::vector<const at::Tensor*> given;
     for (const at::Tensor& t : examples) given.push_back(&t);
-    Reference all(wrap(given));
-    run_ = PyObject_CallMethod(torch_graph, "runner", "OO", custom, all.p);
+    Reference all(wrap(given)), shapes(shapes_of(c)), symbols(PyDict_New());
+    for (size_t k = 0; k < c.size_symbols.size(); ++k) {
+      Reference e(frame::size_expression(c.size_symbols[k].canonical));
+      if (PyDict_SetItemString(symbols.p, c.size_symbols[k].name.c_str(), e.p) != 0) throw python_error();
+    }
+    run_ = PyObject_CallMethod(c.torch_graph, "runner", "OOOO", custom, all.p, shapes.p, symbols.p);
     if (!run_) throw python_error();
+    if (run_ == Py_None) throw Declined("custom backend: what its sizes were found to be came after what uses them");
   }
   ~OfTorchCalls() override {
     const WithGil gil;
@@ -260,6 +267,28 @@ class OfTorchCalls final : public Runner {
   }
 
  private:
+  // By input: its name, sizes and strides, as expressions, and whether it stands for an int that is a size.
+  static PyObject* shapes_of(const frame::Capture& c) {
+    Reference all(PyList_New(0));
+    for (size_t i = 0; i < c.graph.inputs.size(); ++i) {
+      const graph::Input& in = c.graph.inputs[i];
+      const TensorType& type = c.graph.type(in.value);
+      Reference shape(PyTuple_New(4)), name(PyUnicode_FromString(in.name.c_str()));
+      PyTuple_SET_ITEM(shape.p, 0, name.release());
+      PyTuple_SET_ITEM(shape.p, 3, PyBool_FromLong(c.size_inputs.at(i) >= 0));
+      for (const auto& [at, list] : {std::pair(1, &type.sizes), std::pair(2, &type.strides)}) {
+        Reference expressions(PyList_New(0));
+        for (sym::Expr part : *list) {
+          Reference e(frame::size_expression(part));
+          if (PyList_Append(expressions.p, e.p) != 0) throw python_error();
+        }
+        PyTuple_SET_ITEM(shape.p, at, expressions.release());
+      }
+      if (PyList_Append(all.p, shape.p) != 0) throw python_error();
+    }
+    return all.release();
+  }
+
   PyObject* run_ = nullptr;
   size_t outputs_;
 };
@@ -530,9 +559,9 @@ bool takes_torch_calls(PyObject* custom) {
   return says != Py_True;
 }
 
-std::unique_ptr<Runner> make_torch_runner(PyObject* torch_graph, PyObject* custom,
-                                          const std::vector<at::Tensor>& examples, size_t outputs) {
-  return std::make_unique<OfTorchCalls>(torch_graph, custom, examples, outputs);
+std::unique_ptr<Runner> make_torch_runner(const frame::Capture& capture, PyObject* custom,
+                                          const std::vector<at::Tensor>& examples) {
+  return std::make_unique<OfTorchCalls>(capture, custom, examples);
 }
 
 void pretend_gpu(int capability, int processors) { pretended = {capability, processors, 0, 0, 2048}; }

@@ -18,6 +18,9 @@ typedef struct _object PyObject;
 namespace flashover::run {
 class Executable;
 }
+namespace flashover::frame {
+struct Capture;
+}
 
 namespace flashover::entry {
 
@@ -48,8 +51,8 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
 // The same for a backend of the user's that takes the program's calls of torch (frame::Capture::torch_graph): autograd
 // sees what it runs.
 bool takes_torch_calls(PyObject* custom);
-std::unique_ptr<Runner> make_torch_runner(PyObject* torch_graph, PyObject* custom,
-                                          const std::vector<at::Tensor>& examples, size_t outputs);
+std::unique_ptr<Runner> make_torch_runner(const frame::Capture& capture, PyObject* custom,
+                                          const std::vector<at::Tensor>& examples);
 
 // A graph without a backward -> its plan, with the kernels' binaries; nothing is loaded.
 plan::Plan compile_plan(graph::Graph graph, const compile::Options& options);

@@ -360,7 +360,7 @@ bool run_backend(Attempt& a, const std::vector<at::Tensor>& examples, bool pipel
     if (c.torch_graph != nullptr) {
       e.report.extern_calls = static_cast<int64_t>(c.graph.nodes.size());
       c.own_counters.clear();  // torch counts
-      e.runner = make_torch_runner(c.torch_graph, a.settings.custom, examples, c.graph.outputs.size());
+      e.runner = make_torch_runner(c, a.settings.custom, examples);
       return;
     }
     graph::Graph graph = c.graph;
@@ -520,8 +520,7 @@ bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
 // A graph of torch's calls has no checks of what the capture took for granted, and no writes that the trace knows how
 // to hand to autograd only together with the backward.
 bool is_better_traced(const frame::Capture& c) {
-  return c.declined || c.assumes || c.data_sizes || !c.sizes.empty() || !c.numbers.empty() ||
-         !c.narrowed_inputs.empty() ||
+  return c.declined || c.assumes || c.data_sizes || !c.narrowed_inputs.empty() ||
          std::ranges::any_of(c.graph.nodes, [](const graph::Node& n) { return n.op->check; });
 }
 

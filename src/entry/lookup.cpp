@@ -230,6 +230,10 @@ std::optional<frame::VaryingSizes> SymbolicSizes::wanted(const Settings& setting
   for (const char* name : {"dynamic_sources", "unbacked_sources"})
     if (const std::string also = torchs_sources(name); !also.empty()) out.dynamic_sources += "," + also;
   out.static_sources = option(settings.options.values, "static_sources");
+  if (settings.custom != nullptr) {  // as torch.compile has it
+    out.ints = dynamic == true && !torch_fixes_ints();
+    out.parameters = !torch_fixes_parameters();
+  }
   return out;
 }
 
@@ -251,7 +255,9 @@ void SymbolicSizes::learn(const std::vector<EntryPtr>& entries, PyObject* const*
     memory.recall(*site, varying, numbers);
   }
   if (entries.empty()) return;
-  note_varying_numbers(entries, slots, numbers);
+  // Others are told of each number where torch.compile tells them of each.
+  if (settings.custom == nullptr || (dynamic_of(settings) != false && !torch_fixes_ints()))
+    note_varying_numbers(entries, slots, numbers);
   note_varying_sizes(entries, slots, varying);
   if (site) memory.remember(*site, varying, numbers);
 }

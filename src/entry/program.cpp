@@ -14,6 +14,7 @@
 #include "entry/backend.h"
 #include "entry/python_graph.h"
 #include "frame/frame.h"
+#include "frame/size_expression.h"
 #include "graph/graph.h"
 
 namespace flashover::entry {
@@ -152,14 +153,15 @@ PyObject* examples_of(Entry& e, PyObject* const* objects) {
 PyObject* facts_of(const graph::Graph& g) {
   static constexpr const char* kRelations[] = {"==", "!=", "<", "<="};
   return list_of(g.facts.sizes, [](const sym::SizeGuard& s) {
-    Reference a(expression(s.a)), b(expression(s.b));
+    Reference a(frame::size_expression(s.a)), b(frame::size_expression(s.b));
     return Py_BuildValue("(sNNs)", kRelations[static_cast<size_t>(s.relation)], a.release(), b.release(),
                          sym::str(s).c_str());
   });
 }
 
 PyObject* input_sizes(const graph::Graph& g) {
-  return list_of(g.inputs, [&](const graph::Input& in) { return list_of(g.type(in.value).sizes, expression); });
+  return list_of(g.inputs,
+                 [&](const graph::Input& in) { return list_of(g.type(in.value).sizes, frame::size_expression); });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
 #include "base/check.h"
+#include "frame/size_expression.h"
 #include "graph/checkpoint.h"
 #include "ops/names.h"
 
@@ -35,28 +36,11 @@ PyObject* list(const T& items, F&& make) {
   return out;
 }
 
-const char* symbol_of(sym::Kind kind) {
-  switch (kind) {
-    case sym::Kind::kAdd:
-      return "+";
-    case sym::Kind::kMul:
-      return "*";
-    case sym::Kind::kFloorDiv:
-      return "//";
-    case sym::Kind::kMod:
-      return "%";
-    case sym::Kind::kMin:
-      return "min";
-    default:
-      return "max";
-  }
-}
-
 struct ToPython {
   bool symbols;  // sizes may be such
   PyObject* integer(sym::Expr e) const {
     if (!symbols && !e.is_const()) throw Declined("custom backend: symbolic sizes");
-    return expression(e);
+    return frame::size_expression(e);
   }
   PyObject* operator()(None) const { return Py_NewRef(Py_None); }
   PyObject* operator()(Ref r) const { return reference(r.id); }
@@ -88,13 +72,6 @@ struct ToPython {
 };
 
 }  // namespace
-
-PyObject* expression(sym::Expr e) {
-  if (e.is_const()) return PyLong_FromLongLong(e.value());
-  if (e.kind() == sym::Kind::kVar) return Py_BuildValue("(ss)", "var", std::string(e.name()).c_str());
-  PyObject* operands = list(e.operands(), expression);
-  return operands ? Py_BuildValue("(sN)", symbol_of(e.kind()), operands) : nullptr;
-}
 
 PyObject* to_python(const graph::Graph& g, bool sizes) {
   PyObject* inputs = list(g.inputs, [](const graph::Input& i) {

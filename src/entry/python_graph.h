@@ -25,9 +25,7 @@ struct Reference {
 // {"inputs": [(value, kind, name)], "nodes": [(op, args, outs, location)], "outputs": [value], "memory":
 // [number]}, the last by value: those with equal numbers share memory. A tensor argument is a
 // 1-tuple (value,); everything else is what torch.ops takes. New reference; null with an error set.
-// sizes: those that are symbols are expression()s; else a graph with such declines.
+// sizes: those that are symbols are frame::size_expression()s; else a graph with such declines.
 PyObject* to_python(const graph::Graph& g, bool sizes = false);
-// A number, or a pair of a kind and its operands: ("var", "s0"), ("+", [...]), "*", "//", "%", "min", "max".
-PyObject* expression(sym::Expr e);
 
 }  // namespace flashover::entry

@@ -28,13 +28,19 @@ bool torch_option_is(const char* name, PyObject* wanted) {
 }  // namespace
 
 std::optional<size_t> torchs_recompile_limit() {
-  PyObject* limit = torch_option(kDynamo, "recompile_limit");
-  const long value = limit && PyLong_CheckExact(limit) ? PyLong_AsLong(limit) : -1;
-  PyErr_Clear();
-  Py_XDECREF(limit);
-  return value >= 0 ? std::optional(static_cast<size_t>(value)) : std::nullopt;
+  std::optional<size_t> least;
+  for (const char* name : {"recompile_limit", "accumulated_recompile_limit"}) {
+    PyObject* limit = torch_option(kDynamo, name);
+    const long value = limit && PyLong_CheckExact(limit) ? PyLong_AsLong(limit) : -1;
+    PyErr_Clear();
+    Py_XDECREF(limit);
+    if (value >= 0) least = std::min(least.value_or(static_cast<size_t>(value)), static_cast<size_t>(value));
+  }
+  return least;
 }
 
+bool torch_fixes_parameters() { return !torch_option_is("force_parameter_static_shapes", Py_False); }
+bool torch_fixes_ints() { return torch_option_is("specialize_int", Py_True); }
 bool recompiling_is_an_error() { return torch_option_is("error_on_recompile", Py_True); }
 bool recompile_limit_is_an_error() { return torch_option_is("fail_on_recompile_limit_hit", Py_True); }
 bool backends_may_fail() { return torch_option_is("suppress_errors", Py_True); }

@@ -10,10 +10,12 @@ namespace flashover::entry {
 
 struct Settings;
 
-std::optional<size_t> torchs_recompile_limit();  // recompile_limit
+std::optional<size_t> torchs_recompile_limit();  // recompile_limit, and where it is less accumulated_recompile_limit
 bool recompiling_is_an_error();                  // error_on_recompile
 bool recompile_limit_is_an_error();              // fail_on_recompile_limit_hit
 bool torch_compiles_nothing();                   // disable
+bool torch_fixes_parameters();                   // force_parameter_static_shapes
+bool torch_fixes_ints();                         // specialize_int
 bool backends_may_fail();                        // suppress_errors
 std::string torchs_sources(const char* name);    // dynamic_sources, unbacked_sources
 

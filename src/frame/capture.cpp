@@ -428,6 +428,7 @@ void Run::reconstruct(TorchState& state, const HandledException& handled) {
     if (id != kNoSource) out.required.push_back(id);
   const size_t inputs = out.input_sources.size();
   Reconstructor reconstructor(in, out);
+  reconstructor.input_hooks();
   if (stopped != nullptr) {
     reconstructor.frames(*stopped);
     out.yields = in.yields();
@@ -486,9 +487,11 @@ void Run::take_sizes(Reconstructor& reconstructor) {
     equal_at.push_back(s.where);
     out.size_symbols.push_back(std::move(s));
   }
-  for (size_t k = 0; k < names.size(); ++k)
-    out.size_symbols[k].stands_for =
-        guards::in_words(sizes.canonical(sym::size_symbol(static_cast<int>(k))).str(), names);
+  for (size_t k = 0; k < names.size(); ++k) {
+    SizeSymbol& s = out.size_symbols[k];
+    s.canonical = sizes.canonical(sym::size_symbol(static_cast<int>(k)));
+    s.stands_for = guards::in_words(s.canonical.str(), names);
+  }
   for (const auto& [guard, where] : sizes.asked()) {
     const int64_t strict = guard.relation == sym::Relation::kLess ? 1 : 0;
     if (strict == 0 && guard.relation != sym::Relation::kLessEqual) continue;

@@ -93,6 +93,10 @@ class Numbers {
     return step >= 0 && program.steps[static_cast<size_t>(step)].kind == NumberStep::Kind::kOfData;
   }
   bool any_of_data() const { return any_of_data_; }
+  bool was_read(PyObject* o) const {  // its value is guarded
+    const int32_t step = step_of(o);
+    return step >= 0 && read_[static_cast<size_t>(step)] != 0;
+  }
   // An input of one element on the CPU holds this number, also in later calls: they check it.
   bool holds_always(int32_t input, PyObject* number, DType dtype);
   // Results are new references; null: not taken (the operands are to be read()).

@@ -202,8 +202,27 @@ bool SourceTracker::varies(const std::string& path) const {
          (varying_sizes != nullptr && is_among(varying_sizes->dynamic_sources, path));
 }
 
+// It is one of the arguments, or lies in containers among them.
+bool SourceTracker::is_of_argument(SourceId id) const {
+  while (id != kNoSource && source(id).kind != SourceKind::kArgument) {
+    const SourceKind kind = source(id).kind;
+    if (kind != SourceKind::kSequenceItem && kind != SourceKind::kDictItem && kind != SourceKind::kDictValueAt)
+      return false;
+    id = source(id).parent;
+  }
+  return id != kNoSource;
+}
+
+// 0 and 1 are taken for themselves.
+static bool is_larger_int(PyObject* object) {
+  int overflow = 0;
+  const long long n = PyLong_CheckExact(object) ? PyLong_AsLongLongAndOverflow(object, &overflow) : 0;
+  return overflow == 0 && n >= sym::kLeastPresumed;
+}
+
 PyObject* SourceTracker::read(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
-  const bool named = varying_sizes != nullptr && !varying_sizes->dynamic_sources.empty();
+  const bool ints = varying_sizes != nullptr && varying_sizes->ints;
+  const bool named = ints || (varying_sizes != nullptr && !varying_sizes->dynamic_sources.empty());
   if (varying_numbers == nullptr || (varying_numbers->empty() && !named) ||
       !(PyFloat_CheckExact(object) || PyLong_CheckExact(object))) {
     reach(kind, parent, index, key, object);
@@ -216,7 +235,7 @@ PyObject* SourceTracker::read(SourceKind kind, SourceId parent, int64_t index, P
   }
   const SourceId id = add(kind, parent, index, key, object, false);
   it->second = id;
-  if (!varies(guards::str(observations_, id))) {
+  if (!(ints && is_larger_int(object) && is_of_argument(id)) && !varies(guards::str(observations_, id))) {
     fact(FactKind::kEquals, id, object);
     return object;
   }
@@ -388,8 +407,9 @@ void SourceTracker::add_input(SourceId id, PyObject* tensor, bool parent_pinned,
   if (session_ == nullptr) return;
   if (!computed && is_on_meta(tensor)) return;  // there is nothing in it to compute with
   const KnownTypes& k = known_types();
+  const bool parameter = k.parameter != nullptr && PyObject_TypeCheck(tensor, k.parameter);
   graph::InputKind kind = graph::InputKind::kUser;
-  if (parent_pinned && k.parameter != nullptr && PyObject_TypeCheck(tensor, k.parameter)) {
+  if (parent_pinned && parameter) {
     kind = graph::InputKind::kParameter;
   } else if (parent_pinned && is_buffer(id)) {
     kind = graph::InputKind::kBuffer;
@@ -401,7 +421,8 @@ void SourceTracker::add_input(SourceId id, PyObject* tensor, bool parent_pinned,
     if (!first && it->second != id) fact(FactKind::kTensorAliases, id, nullptr, it->second);
   }
   const std::string path = guards::str(observations_, id);
-  const bool varies = varying_sizes != nullptr && kind == graph::InputKind::kUser && !session_->is_input(tensor);
+  const bool varies = varying_sizes != nullptr && kind == graph::InputKind::kUser && !session_->is_input(tensor) &&
+                      (varying_sizes->parameters || !parameter);
   std::vector<trace::SymbolicSize> symbolic;
   if (varies) {
     const OwnCalls own(uninterpreted);

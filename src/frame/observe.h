@@ -220,6 +220,7 @@ class SourceTracker {
   void tell_apart_from_loose();
   int32_t location_index();
   bool varies(const std::string& path) const;
+  bool is_of_argument(guards::SourceId id) const;
 
   trace::Session* session_;
   guards::Observations observations_;

@@ -559,6 +559,8 @@ int32_t Reconstructor::make_object(PyObject* o) {
   using Kind = ReconstructionStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   auto* type = reinterpret_cast<PyObject*>(t);
+  for (const InputHook& h : in_.input_hooks)
+    if (h.is_of(o)) return make_hook(h);
   for (const TorchModes::InferenceMode& m : in_.context.torch.inference_modes)
     if (m.guard.get() == o) return step(Kind::kReduced, type, {make(m.on ? Py_True : Py_False)}, 1);
   if (int32_t container = make_container(o); container >= 0) return container;
@@ -752,6 +754,25 @@ void Reconstructor::tell(const Warning& w) {
   const auto count = static_cast<int32_t>(given.size());
   step(ReconstructionStep::Kind::kReduced, named.get(), std::move(given), count);
   capture_.calls = true;
+}
+
+int32_t Reconstructor::make_hook(const InputHook& h) {
+  // What leads to the tensor is another node of autograd's then.
+  if (!h.tensor_is_unwritten()) throw Declined("a tensor is written after a hook was registered on it");
+  const int32_t tensor = make(h.tensor.get()), hook = make(h.hook.get());
+  const int32_t made = step(ReconstructionStep::Kind::kReduced, h.method.get(), {tensor, hook}, 2);
+  capture_.calls = true;
+  if (h.removed()) {
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(h.handle.get()));
+    kept_.push_back(Ref::steal(PyObject_GetAttrString(type, "remove")));
+    step(ReconstructionStep::Kind::kReduced, kept_.back().get(), {made}, 1);
+  }
+  return registers_[h.handle.get()] = made;
+}
+
+void Reconstructor::input_hooks() {
+  for (const InputHook& h : in_.input_hooks)
+    if (!h.removed()) make_hook(h);
 }
 
 void Reconstructor::effects() {

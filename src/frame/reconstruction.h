@@ -17,6 +17,7 @@ class Reconstructor {
   Reconstructor(Interpreter& in, Capture& capture) : in_(in), capture_(capture) {}
 
   int32_t make(PyObject* o);              // the register that holds `o`; throws Declined for what cannot be made again
+  void input_hooks();                     // those that are registered still, in order; before all others
   void effects();                         // what the journal says was written, as it ended
   void frames(const Snapshot& snapshot);  // Capture::frames
   const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
@@ -29,6 +30,7 @@ class Reconstructor {
   // A step that makes an instance of a class.
   int32_t instance(ReconstructionStep::Kind kind, PyObject* type, std::vector<int32_t> items = {});
   int32_t make_object(PyObject* o);
+  int32_t make_hook(const InputHook& hook);  // its handle
   std::vector<int32_t> elements(PyObject* sequence);
   int32_t make_container(PyObject* o);
   int32_t make_array_method(PyObject* o);

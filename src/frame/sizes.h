@@ -16,6 +16,8 @@ struct VaryingSizes {
   bool all = false;                                        // of every input
   bool few = true;                                         // those that are 0 or 1 now are traced as larger ones
   bool marked_only = false;                                // else `dims` and `dynamic_sources` count as well
+  bool ints = false;                                       // of the arguments are symbols, too
+  bool parameters = true;                                  // have such sizes, too
   std::unordered_map<std::string, std::set<size_t>> dims;  // by the input's path
   std::string dynamic_sources, static_sources;             // paths and patterns, commas between
 };
@@ -27,6 +29,7 @@ struct SizeSymbol {
   bool number = false;
   std::string in_words() const { return number ? path : path + ".shape[" + std::to_string(dim) + "]"; }
   std::string name, stands_for;  // "s0"; in the program's words: itself, another size, an expression, or `value`
+  sym::Expr canonical;           // the same as an expression
   bool fixed = false;            // it is one number
   sym::Fixing how = sym::Fixing::kCompared;
   int64_t value = 0;

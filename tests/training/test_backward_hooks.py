@@ -9,6 +9,9 @@ import pytest
 import torch
 from comparing import agree
 from differentiating import compiled, leaf
+from torch.utils.hooks import RemovableHandle
+
+import flashover
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -147,3 +150,96 @@ def test_hooks_write_what_the_call_made() -> None:
         assert seen == []
         y.sum().backward()
         assert torch.equal(seen[0], torch.ones(3))
+
+
+def tripled(parameter: torch.Tensor) -> None:
+    parameter.grad.mul_(3)
+
+
+def registering(x: torch.Tensor, y: torch.Tensor, kept: list[Any]) -> tuple[Any, ...]:
+    first = x.register_hook(lambda g: g * 2)
+    z = y * y
+    gone = x.register_hook(lambda g: g + 100)
+    gone.remove()
+    gone.remove()
+    kept.append(x.register_hook(lambda g: g + z.sum()))
+    x.register_post_accumulate_grad_hook(tripled)
+    return (x * z).sum(), first, first, gone
+
+
+@pytest.mark.parametrize("backend", ["flashover", "eager", "aot_eager"])
+def test_hooks_on_what_is_handed_in(backend: str) -> None:
+    """They are registered after the call, in order; their handles are the tensor's."""
+    fast = flashover.compile(registering, backend=backend, fullgraph=True)
+    runs = []
+    for run in (registering, fast, fast):
+        torch.manual_seed(0)
+        x, y, kept = leaf(3), torch.randn(3), []
+        total, first, same, gone = run(x, y, kept)
+        assert first is same and isinstance(gone, RemovableHandle)
+        total.backward(retain_graph=True)
+        grads = [x.grad.clone()]
+        first.remove()
+        kept[0].remove()
+        gone.remove()
+        total.backward()
+        runs.append([*grads, x.grad.clone()])
+    torch.testing.assert_close(runs[1], runs[0])
+    torch.testing.assert_close(runs[2], runs[0])
+
+
+def test_hooks_on_results_of_operators_that_are_handed_in() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.register_hook(lambda g: g * 5)
+        return x.sin()
+
+    gradients = []
+    for run in (f, compiled(f)):
+        x = torch.ones(3, requires_grad=True)
+        run(x * 2).sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_hooks_on_inputs_that_are_not_served() -> None:
+    """A write behind the hook, a gradient that it would change, its number: not captured whole."""
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        return inner(y)
+
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        y.register_hook(lambda g: g * 2)
+        y.mul_(3)
+        return y
+
+    def asked(x: torch.Tensor) -> torch.Tensor:
+        x.register_hook(lambda g: g * 2)
+        return torch.autograd.grad((x * x).sum(), x)[0]
+
+    def numbered(x: torch.Tensor) -> tuple[torch.Tensor, dict[Any, int]]:
+        handle = x.register_hook(lambda g: g * 2)
+        return x * 2, {handle.id: 1}
+
+    def writes_input(x: torch.Tensor) -> torch.Tensor:
+        x.register_hook(lambda g: g * 2)
+        x.mul_(3)
+        return x * 2
+
+    results = []
+    for run in (writes_input, flashover.compile(writes_input)):
+        w = torch.ones(3, requires_grad=True)
+        run(w * 1).sum().backward()
+        results.append(w.grad)
+    torch.testing.assert_close(*results)
+    for f in (written, asked):
+        results = []
+        for run in (f, flashover.compile(f)):
+            x = torch.ones(3, requires_grad=True)
+            out = run(x)
+            if out.requires_grad:
+                out.sum().backward()
+            results.append((out.detach(), x.grad))
+        torch.testing.assert_close(*results)
+    _, numbers = flashover.compile(numbered)(torch.ones(3, requires_grad=True))
+    assert all(isinstance(n, int) for n in numbers)

@@ -157,18 +157,25 @@ PyObject* Interpreter::call_checkpoint(PyObject* const* args, size_t nargs, PyOb
   return result.release();
 }
 
-// A hook on a tensor of the trace runs when the trace's backward does, and is part of it. Null without an error: not
-// such a tensor.
+// A hook on a tensor of the trace runs when the trace's backward does, and is part of it. One on a tensor from before
+// the call is registered after the graph has run. Null without an error: neither.
 PyObject* Interpreter::call_register_hook(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
-  static PyObject* const name = PyUnicode_InternFromString("register_hook");
-  if (session == nullptr || nargs != 2 || kwnames != nullptr || !is_tensor(args[0]) || recorder.is_old(args[0]) ||
-      !says(reinterpret_cast<PyFunctionObject*>(f)->func_name, "register_hook") || !session->is_trace_tensor(args[0]) ||
-      !flag(args[0], "requires_grad") || flag(args[0], "is_leaf"))
+  static PyObject* const names[] = {PyUnicode_InternFromString("register_hook"),
+                                    PyUnicode_InternFromString("register_post_accumulate_grad_hook")};
+  if (session == nullptr || nargs != 2 || kwnames != nullptr || !is_tensor(args[0]) ||
+      !session->is_trace_tensor(args[0]))
     return nullptr;
+  PyObject* given_name = reinterpret_cast<PyFunctionObject*>(f)->func_name;
+  const bool accumulated = says(given_name, "register_post_accumulate_grad_hook");
+  if (!accumulated && !says(given_name, "register_hook")) return nullptr;
+  const bool leaf = flag(args[0], "is_leaf"), old = recorder.is_old(args[0]);
+  if (!flag(args[0], "requires_grad") || (old ? accumulated && !leaf : accumulated || leaf)) return nullptr;
   PyObject* tensor = of_module("torch", "Tensor");
-  PyObject* known =
-      tensor != nullptr ? PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(tensor)->tp_dict, name) : nullptr;
+  PyObject* known = tensor != nullptr ? PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(tensor)->tp_dict,
+                                                                names[accumulated ? 1 : 0])
+                                      : nullptr;
   if (f != known || !PyCallable_Check(args[1])) return nullptr;
+  if (old) return hook_on_input(f, args[0], args[1]);
   note_retry();
   Ref hook = called_by_autograd(args[1]);
   PyObject* given[] = {args[0], hook.get()};
@@ -176,6 +183,39 @@ PyObject* Interpreter::call_register_hook(PyObject* f, PyObject* const* args, si
   PyObject* handle = PyObject_Vectorcall(f, given, 2, nullptr);
   --uninterpreted;
   return handle;
+}
+
+// The program gets a handle of hooks that stand for the tensor's. Its number is known when it is registered for real:
+// until then it is an object that nobody can compute with or hand out.
+PyObject* Interpreter::hook_on_input(PyObject* method, PyObject* tensor, PyObject* hook) {
+  ++uninterpreted;
+  const struct Leave {
+    int& depth;
+    ~Leave() { --depth; }
+  } leave{uninterpreted};
+  PyObject* type = of_module("torch.utils.hooks", "RemovableHandle");
+  Ref ordered = Ref::steal(PyImport_ImportModule("collections"));
+  Ref hooks = Ref::steal(ordered ? PyObject_CallMethod(ordered.get(), "OrderedDict", nullptr) : nullptr);
+  Ref key = Ref::steal(PyCapsule_New(this, nullptr, nullptr)), none = Ref::steal(PyTuple_New(0));
+  Ref weak = Ref::steal(hooks ? PyWeakref_NewRef(hooks.get(), nullptr) : nullptr);
+  Ref handle = Ref::steal(
+      type != nullptr ? PyBaseObject_Type.tp_new(reinterpret_cast<PyTypeObject*>(type), none.get(), nullptr) : nullptr);
+  if (!handle || !weak || !key || PyDict_SetItem(hooks.get(), key.get(), hook) != 0 ||
+      PyObject_SetAttrString(handle.get(), "hooks_dict_ref", weak.get()) != 0 ||
+      PyObject_SetAttrString(handle.get(), "id", key.get()) != 0 ||
+      PyObject_SetAttrString(handle.get(), "extra_dict_ref", none.get()) != 0)
+    return nullptr;
+  Ref version = Ref::steal(PyObject_GetAttrString(tensor, "_version"));
+  if (!version) return nullptr;
+  input_hooks.push_back({Ref::borrow(tensor), Ref::borrow(method), Ref::borrow(hook), handle, hooks, version});
+  return handle.release();
+}
+
+bool InputHook::tensor_is_unwritten() const {
+  Ref now = Ref::steal(PyObject_GetAttrString(tensor.get(), "_version"));
+  const int same = now ? PyObject_RichCompareBool(now.get(), version.get(), Py_EQ) : 0;
+  PyErr_Clear();
+  return same == 1;
 }
 
 // A callable that autograd will call, as one whose frame comes to the interpreter.

@@ -84,6 +84,16 @@ struct ProgramNames {
 
 class TorchCalls;
 
+// A hook that the program registered on a tensor from before the call: autograd calls it, after the call.
+struct InputHook {
+  Ref tensor, method, hook, handle;
+  Ref hooks;    // {key: hook} while it is registered; the program's own handle.remove() takes it out
+  Ref version;  // of the tensor then
+  bool is_of(PyObject* its_handle) const { return handle.get() == its_handle; }
+  bool removed() const { return PyDict_GET_SIZE(hooks.get()) == 0; }
+  bool tensor_is_unwritten() const;  // since then
+};
+
 class Interpreter {
  public:
   explicit Interpreter(trace::Session* session);
@@ -215,6 +225,7 @@ class Interpreter {
   bool assumes = false;         // that a tensor does not make the program raise, and the graph checks it
   bool narrows_inputs = false;  // x[i] of an input with an i that changes may be an input of its own
   std::vector<NarrowedInput> narrowed_inputs;
+  std::vector<InputHook> input_hooks;
   // (function, arguments) of an lru_cache that has to hold their result before the capture can go on.
   Ref first_call;
   bool items_as_symbols = false;  // an operator of torch runs: what it asks a tensor for goes to an operator again
@@ -250,6 +261,7 @@ class Interpreter {
   void note_break();
   PyObject* call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_register_hook(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  PyObject* hook_on_input(PyObject* method, PyObject* tensor, PyObject* hook);
   PyObject* call_of_autograd(PyObject* f, PyMethodDef* method, PyObject* self, PyObject* const* args, size_t nargs,
                              PyObject* const* all, size_t all_nargs, PyObject* kwnames);
   Ref called_by_autograd(PyObject* hook);

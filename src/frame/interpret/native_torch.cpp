@@ -171,6 +171,7 @@ PyObject* do_run_backward(const NativeCall& c) {
   // What leads here is differentiated twice: a graph that ended before this call could not be.
   if (creates) c.in.differentiates_twice = c.in.differentiated_twice = true;
   if (accumulates) throw Declined("call of backward(): gradients are accumulated");
+  if (!c.in.input_hooks.empty()) throw Declined("a gradient under a hook that the call registered on its input");
   if (c.nargs > 0 && inputs != nullptr && trace::leads_outside(c.args[0], inputs))
     throw Declined("a gradient through what was computed before the call");
   c.in.note_retry();  // a result may lead to what this frees

@@ -6,6 +6,7 @@
 #include "frame/interpret/calls.h"
 #include "frame/interpret/native.h"
 #include "frame/marks.h"
+#include "frame/size_expression.h"
 
 namespace flashover::frame {
 namespace {
@@ -15,31 +16,6 @@ bool grad_is_enabled() {
   Ref enabled = Ref::steal(ask != nullptr ? PyObject_CallNoArgs(ask) : nullptr);
   PyErr_Clear();
   return enabled.get() == Py_True;
-}
-
-// The program may change lists and dicts that it handed over.
-Ref snapshot(PyObject* o, int depth = 0) {
-  if (depth > 16) return Ref::borrow(o);
-  if (PyList_CheckExact(o) || PyTuple_CheckExact(o)) {
-    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    Ref made = Ref::steal(PyList_CheckExact(o) ? PyList_New(n) : PyTuple_New(n));
-    for (Py_ssize_t i = 0; made && i < n; ++i) {
-      PyObject* item = snapshot(PySequence_Fast_GET_ITEM(o, i), depth + 1).release();
-      if (PyList_CheckExact(o))
-        PyList_SET_ITEM(made.get(), i, item);
-      else
-        PyTuple_SET_ITEM(made.get(), i, item);
-    }
-    return made;
-  }
-  if (PyDict_CheckExact(o)) {
-    Ref made = Ref::steal(PyDict_New());
-    PyObject *key, *value;
-    Py_ssize_t at = 0;
-    while (made && PyDict_Next(o, &at, &key, &value)) PyDict_SetItem(made.get(), key, snapshot(value, depth + 1).get());
-    return made;
-  }
-  return Ref::borrow(o);
 }
 
 bool starts_with_torch(PyObject* module) {
@@ -61,6 +37,80 @@ bool is_node_by_table(PyObject* f) {
 }
 
 }  // namespace
+
+// The program may change lists and dicts that it handed over.
+Ref TorchCalls::snapshot(PyObject* o, bool with_numbers, int depth) {
+  const Numbers& numbers = in_.recorder.numbers;
+  if (with_numbers && (numbers.is(o) || in_.session->size_of_symbol(o))) {
+    Ref said = number(o);
+    if (!said) spoil();
+    PyErr_Clear();
+    return said ? std::move(said) : Ref::borrow(o);
+  }
+  if (depth > 16) return Ref::borrow(o);
+  const bool size = Py_TYPE(o) == known_types().size;
+  if (PyList_CheckExact(o) || PyTuple_CheckExact(o) || size) {
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+    Ref made = Ref::steal(PyList_CheckExact(o) ? PyList_New(n) : PyTuple_New(n));
+    for (Py_ssize_t i = 0; made && i < n; ++i) {
+      PyObject* item = snapshot(PySequence_Fast_GET_ITEM(o, i), with_numbers, depth + 1).release();
+      if (PyList_CheckExact(o))
+        PyList_SET_ITEM(made.get(), i, item);
+      else
+        PyTuple_SET_ITEM(made.get(), i, item);
+    }
+    return made;
+  }
+  if (PyDict_CheckExact(o)) {
+    Ref made = Ref::steal(PyDict_New());
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (made && PyDict_Next(o, &at, &key, &value)) {
+      if (with_numbers && numbers.is(key)) spoil();
+      PyDict_SetItem(made.get(), key, snapshot(value, with_numbers, depth + 1).get());
+    }
+    return made;
+  }
+  if (Py_TYPE(o) == &PySlice_Type && with_numbers && numbers.any()) {
+    auto* s = reinterpret_cast<PySliceObject*>(o);
+    const Ref start = snapshot(s->start, true, depth + 1), stop = snapshot(s->stop, true, depth + 1),
+              step = snapshot(s->step, true, depth + 1);
+    return Ref::steal(PySlice_New(start.get(), stop.get(), step.get()));
+  }
+  return Ref::borrow(o);
+}
+
+// Null: no graph says it.
+Ref TorchCalls::number(PyObject* o) {
+  Numbers& numbers = in_.recorder.numbers;
+  struct Uninterpreted {
+    int& depth;
+    explicit Uninterpreted(int& d) : depth(++d) {}
+    ~Uninterpreted() { --depth; }
+  } const uninterpreted(in_.uninterpreted);
+  if (!module_) module_ = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
+  if (!module_) return {};
+  const auto size = [&](PyObject* symbol) {
+    const std::optional<sym::Expr> e = in_.session->size_of_symbol(symbol);
+    const Ref expression = Ref::steal(e ? size_expression(*e) : nullptr);
+    return Ref::steal(expression ? PyObject_CallMethod(module_.get(), "Size", "(O)", expression.get()) : nullptr);
+  };
+  if (!numbers.is(o)) return size(o);
+  if (!PyLong_CheckExact(o) && !PyFloat_CheckExact(o)) return {};  // strings with such numbers
+  numbers.as_sizes(o);
+  const bool is_size = numbers.all_sizes(o);
+  if (numbers.is_of_data(o) && !is_size) return {};
+  if (!is_size && numbers.was_read(o)) return Ref::borrow(o);
+  const Ref symbol = Ref::steal(numbers.symbols(o));
+  if (is_size) return size(symbol.get());
+  const int32_t step = numbers.step_of(o);
+  const NumberStep& s = numbers.program.steps[static_cast<size_t>(step)];
+  const std::string name = s.kind == NumberStep::Kind::kSource ? in_.recorder.name_of(s.a) : "";
+  for (const auto& [input, its] : numbers.inputs)
+    if (its == step)
+      return Ref::steal(PyObject_CallMethod(module_.get(), "Number", "iOs", input, Py_TYPE(o), name.c_str()));
+  return {};
+}
 
 TorchCalls::TorchCalls(Interpreter& in)
     : in_(in),
@@ -106,10 +156,10 @@ TorchCalls::Call TorchCalls::begin(PyObject* f, PyObject* const* args, size_t na
   Call call{Ref::borrow(f), Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(nargs))), Ref::steal(PyDict_New()),
             grad_is_enabled(), in_.session->stats().ops};
   for (size_t i = 0; i < nargs; ++i)
-    PyTuple_SET_ITEM(call.args.get(), static_cast<Py_ssize_t>(i), snapshot(args[i]).release());
+    PyTuple_SET_ITEM(call.args.get(), static_cast<Py_ssize_t>(i), snapshot(args[i], true).release());
   for (size_t i = 0; i < keyword_count(kwnames); ++i)
     PyDict_SetItem(call.kwargs.get(), PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i)),
-                   snapshot(args[nargs + i]).get());
+                   snapshot(args[nargs + i], true).get());
   return call;
 }
 
@@ -119,7 +169,7 @@ void TorchCalls::end(Call& call, PyObject* result) {
   if (ran == 0 && !holds_tensor(result)) return;
   if (state_.changed("is_grad_enabled") != nullptr || !in_.context.torch.dual_levels.empty()) return spoil();
   Ref place = Ref::steal(PyUnicode_FromString(in_.stack().c_str()));
-  Ref what = snapshot(result);
+  Ref what = snapshot(result, false);
   Ref row = place ? Ref::steal(PyTuple_Pack(7, call.function.get(), call.args.get(), call.kwargs.get(), what.get(),
                                             call.grad ? Py_True : Py_False, ran != 0 ? Py_True : Py_False, place.get()))
                   : Ref();
@@ -139,7 +189,7 @@ PyObject* TorchCalls::operator_named(const char* name) {
 
 bool TorchCalls::says_all() const {
   return !spoilt_ && in_.session->stats().ops - ops_before_ == covered_ && in_.retry_path().empty() &&
-         !in_.recorder.numbers.any() && in_.session->sizes().empty() && in_.narrowed_inputs.empty();
+         !in_.recorder.numbers.any_of_data() && in_.session->sizes().data_sizes() == 0 && in_.narrowed_inputs.empty();
 }
 
 Ref TorchCalls::graph_of(const std::vector<PyObject*>& outputs) {
@@ -147,9 +197,16 @@ Ref TorchCalls::graph_of(const std::vector<PyObject*>& outputs) {
   Ref list = Ref::steal(PyList_New(0));
   for (PyObject* o : outputs)
     if (PyList_Append(list.get(), o) != 0) return {};
+  const sym::Environment& sizes = in_.session->sizes();
+  Ref canonical = Ref::steal(PyDict_New());
+  for (size_t k = 0; canonical && k < sizes.count(); ++k) {
+    const sym::Expr symbol = sym::size_symbol(static_cast<int>(k));
+    const Ref e = Ref::steal(size_expression(sizes.canonical(symbol)));
+    if (!e || PyDict_SetItemString(canonical.get(), symbol.str().c_str(), e.get()) != 0) return {};
+  }
   Ref module = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
-  Ref made = module ? Ref::steal(PyObject_CallMethod(module.get(), "torch_graph", "OOOO", calls_.get(), inputs_.get(),
-                                                     list.get(), grad_before_ ? Py_True : Py_False))
+  Ref made = module ? Ref::steal(PyObject_CallMethod(module.get(), "torch_graph", "OOOOO", calls_.get(), inputs_.get(),
+                                                     list.get(), grad_before_ ? Py_True : Py_False, canonical.get()))
                     : Ref();
   PyErr_Clear();
   return made.get() == Py_None ? Ref() : std::move(made);

@@ -5,7 +5,7 @@
 //   Out       a graph module of torch.fx, made by flashover/_torch_graph.py
 //   Promises  it does what the program does to tensors, autograd's part included
 //   Declines  no graph module: operators ran outside of such calls, arguments that a graph cannot hold, hooks and
-//             Functions of autograd, switches of torch's but the grad mode, symbols
+//             Functions of autograd, switches of torch's but the grad mode, numbers that follow from data
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -64,6 +64,8 @@ class TorchCalls {
   };
   Call begin(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   void end(Call& call, PyObject* result);
+  Ref snapshot(PyObject* o, bool numbers, int depth = 0);
+  Ref number(PyObject* o);  // one that changes from call to call, as _torch_graph.py wants it
   bool says_all() const;
   PyObject* operator_named(const char* name);  // borrowed
 
@@ -74,6 +76,7 @@ class TorchCalls {
   int64_t ops_before_, covered_ = 0;
   bool grad_before_;
   Ref calls_, inputs_;                          // lists
+  Ref module_;                                  // _torch_graph.py, from the first such number on
   std::unordered_map<std::string, Ref> names_;  // of operators
   std::unordered_map<PyObject*, bool> in_graph_;
 };

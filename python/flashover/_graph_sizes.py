@@ -1,0 +1,303 @@
+"""Graphs of torch's calls whose sizes change from call to call, as torch.compile hands them to a backend: a placeholder
+for each size that is a symbol, before the first tensor that has it, and sizes computed of these by nodes."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+# Of an input of the capture: its name, sizes and strides as expressions, is it an int that is a size.
+Shape = tuple[str, list[Any], list[Any], bool]
+_MOST_VERSIONS = 16  # of one graph; calls of other sizes run it as it is
+_LEAST = 2  # torch's symbols have no smaller value: 0 and 1 are taken for numbers
+
+
+def names_in(expression: Any) -> list[str]:
+    """The symbols of an expression (frame/size_expression.h)."""
+    if isinstance(expression, int):
+        return []
+    kind, operands = expression
+    if kind == "var":
+        return [operands]
+    return list(dict.fromkeys(name for o in operands for name in names_in(o)))
+
+
+def placeholder_name(path: str) -> str:
+    return "L_" + re.sub(r"\W+", "_", path).strip("_") + "_"
+
+
+def call_backend(
+    backend: Callable[..., Any], module: fx.GraphModule, examples: Sequence[Any], mode: Any
+) -> Callable[..., Any]:
+    from torch._guards import TracingContext, tracing
+
+    with tracing(TracingContext(mode)):
+        compiled = backend(module, list(examples))
+    if not callable(compiled):
+        raise TypeError(f"a backend must return a callable, not {type(compiled).__name__}")
+    return compiled
+
+
+def fake_mode() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+
+class _ExampleValues(fx.Interpreter):
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op != "output":
+            n.meta["example_value"] = result
+        return result
+
+
+def add_example_values(module: fx.GraphModule, inputs: Sequence[Any], mode: Any) -> None:
+    """Each node's result, as a fake tensor, under the name that torch.compile gives it. An operator without a rule for
+    fake tensors leaves the nodes from there on without."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    before = torch.is_grad_enabled()
+    try:
+        with mode, enable_python_dispatcher():
+            _ExampleValues(module).run(*inputs)
+    except Exception as e:
+        module.meta["example_values_end"] = f"{type(e).__name__}: {e}"
+    finally:
+        torch._C._set_grad_enabled(before)
+
+
+class SizedGraph:
+    """A graph, and how its placeholders are read off the inputs of the capture."""
+
+    def __init__(
+        self,
+        graph: fx.Graph,
+        tensors: list[tuple[fx.Node, int]],
+        symbols: dict[str, fx.Node],
+        numbers: dict[int, tuple[fx.Node, type]],
+        shapes: Sequence[Shape],
+    ) -> None:
+        self.graph, self.shapes = graph, shapes
+        self.places: dict[str, tuple[int, int | None]] = {}  # by symbol: an input and one of its dimensions
+        for i, (_, sizes, _, _) in enumerate(shapes):
+            for d, e in enumerate(sizes):
+                if not isinstance(e, int) and e[0] == "var":
+                    self.places.setdefault(e[1], (i, d))
+        nodes = dict(symbols)
+        for index, (node, kind) in numbers.items():
+            if kind is int:
+                nodes[node.name] = node
+                self.places[node.name] = index, None
+        wanted = {index: node for node, index in tensors}
+        floats = {index: node for index, (node, kind) in numbers.items() if kind is float}
+        # In the order of the inputs: placeholder, and the symbol or the input that it is.
+        self.placeholders: list[tuple[fx.Node, str | int]] = []
+        self.symbols: dict[str, fx.Node] = {}
+        for index, (_, sizes, strides, _) in enumerate(shapes):
+            here = [n for n in nodes if self.places[n][0] == index and index not in wanted]
+            if index in wanted:
+                here += [n for e in (*sizes, *strides) for n in names_in(e)]
+            for name in here:
+                if name not in self.symbols:
+                    self.symbols[name] = nodes.get(name) or graph.placeholder(name)
+                    self.placeholders.append((self.symbols[name], name))
+            for found in (wanted, floats):
+                if index in found:
+                    self.placeholders.append((found[index], index))
+        first = next(n for n in graph.nodes if n.op != "placeholder")
+        for node, _ in self.placeholders:
+            first.prepend(node)
+        self.floats = set(floats)
+
+    def value(self, what: str | int, inputs: Sequence[torch.Tensor]) -> Any:
+        """Of a symbol, or of an input that is a float."""
+        if isinstance(what, int):
+            return inputs[what].item()
+        index, dim = self.places[what]
+        return inputs[index].item() if dim is None else inputs[index].shape[dim]
+
+    def is_size(self, what: str | int) -> bool:
+        """Of a tensor: no other number."""
+        if isinstance(what, int):
+            return False
+        index, dim = self.places[what]
+        return dim is not None and not self.shapes[index][3]
+
+    def given(self, what: str | int, inputs: Sequence[torch.Tensor]) -> Any:
+        if isinstance(what, str):
+            return self.value(what, inputs)
+        if what in self.floats:
+            return torch.tensor(inputs[what].item(), dtype=torch.float64)
+        return inputs[what]
+
+    def given_all(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        return [self.given(what, inputs) for _, what in self.placeholders]
+
+    def runner(
+        self, backend: Callable[..., Any], examples: Sequence[torch.Tensor]
+    ) -> Callable[[Sequence[torch.Tensor]], Any]:
+        if not any(n.op.startswith("call") for n in self.graph.nodes):  # no work for a backend
+            return lambda inputs: fx.GraphModule({}, self.graph)(*self.given_all(inputs))
+        versions = [_Version(self, backend, examples)]
+        whole: list[fx.GraphModule] = []
+
+        def run(inputs: Sequence[torch.Tensor]) -> Any:
+            for version in versions:
+                if version.serves(inputs):
+                    return version.run(inputs)
+            if len(versions) < _MOST_VERSIONS:
+                versions.append(_Version(self, backend, inputs))
+                return versions[-1].run(inputs)
+            if not whole:
+                whole.append(fx.GraphModule(torch.nn.Module(), self.graph))
+            return whole[0](*self.given_all(inputs))
+
+        return run
+
+
+class _Version:
+    """What a backend made of the graph for these sizes, and for all others that pass what it asked of them."""
+
+    def __init__(self, sized: SizedGraph, backend: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> None:
+        self.sized = sized
+        values = {name: sized.value(name, inputs) for name in sized.symbols}
+        self.fixed = {name: value for name, value in values.items() if value < _LEAST and sized.is_size(name)}
+        self.open: dict[str | int, Any] = {name: v for name, v in values.items() if name not in self.fixed}
+        self.open |= {index: sized.value(index, inputs) for index in sized.floats}
+        self.mode = fake_mode()
+        self.environment = self.mode.shape_env
+        self.sympy: dict[str | int, Any] = {what: self._symbol(what, value) for what, value in self.open.items()}
+        graph, kept = self._copy()
+        self.placeholders = [what for _, what in kept]
+        module = fx.GraphModule(torch.nn.Module(), graph)
+        examples = [
+            self.environment.create_symintnode(self.sympy[what], hint=self.open[what])
+            if isinstance(what, str)
+            else sized.given(what, inputs)
+            for what in self.placeholders
+        ]
+        fakes = [
+            example if isinstance(what, str) else self._fake(example, what)
+            for what, example in zip(self.placeholders, examples, strict=True)
+        ]
+        add_example_values(module, fakes, self.mode)
+        self.compiled = call_backend(backend, module, examples, self.mode)
+        self.holds = self._guards()
+
+    def _symbol(self, what: str | int, value: Any) -> Any:
+        from torch._dynamo.source import TensorProperty, TensorPropertySource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        if not self.sized.is_size(what):
+            index = what if isinstance(what, int) else self.sized.places[what][0]
+            return self.environment.create_unspecified_symbol(value, self._source(index), DimDynamic.DYNAMIC)
+        index, dim = self.sized.places[what]
+        source = TensorPropertySource(self._source(index), TensorProperty.SIZE, dim)
+        return self.environment.create_symbol(value, source, DimDynamic.DYNAMIC, None)
+
+    def _source(self, index: int) -> Any:
+        from torch._dynamo.source import ConstantSource, LocalSource
+
+        path = self.sized.shapes[index][0]
+        return LocalSource(path) if path.isidentifier() else ConstantSource(path)
+
+    def _name(self, node: fx.Node, what: str | int) -> str:
+        if isinstance(what, int):
+            return str(node.target)
+        if self.sized.is_size(what):
+            return str(self.sympy[what])
+        return placeholder_name(self.sized.shapes[self.sized.places[what][0]][0])
+
+    def _copy(self) -> tuple[fx.Graph, list[tuple[fx.Node, str | int]]]:
+        """The graph with numbers in the place of symbols that are fixed."""
+        graph, nodes = fx.Graph(), dict[fx.Node, Any]()
+        kept = []
+        for node, what in self.sized.placeholders:
+            if what in self.fixed:
+                nodes[node] = self.fixed[what]  # type: ignore[index]
+                continue
+            nodes[node] = made = graph.placeholder(self._name(node, what))
+            made.meta = dict(node.meta)
+            kept.append((made, what))
+        for node in self.sized.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            made = graph.node_copy(node, nodes.__getitem__)
+            if node.target in _ARITHMETIC and all(isinstance(a, int) for a in made.args):
+                graph.erase_node(made)
+                made = node.target(*made.args)
+            nodes[node] = made
+        graph.lint()
+        return graph, kept
+
+    def _expression(self, expression: Any) -> Any:
+        """In sympy's terms, as torch.compile's fake tensors have it."""
+        import sympy
+        from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
+
+        if isinstance(expression, int):
+            return sympy.Integer(expression)
+        kind, operands = expression
+        if kind == "var":
+            return self.sympy.get(operands, sympy.Integer(self.fixed.get(operands, 0)))
+        function: Any = {"+": sympy.Add, "*": sympy.Mul, "//": FloorDiv, "%": Mod, "min": Min, "max": Max}[kind]
+        value, *others = map(self._expression, operands)
+        for other in others:
+            value = function(value, other)
+        return value
+
+    def _fake(self, tensor: torch.Tensor, index: int) -> Any:
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatefulSymbolicContext
+
+        _, sizes, strides, _ = self.sized.shapes[index]
+        if index in self.sized.floats:
+            fake = self.mode.from_tensor(tensor, static_shapes=True)
+            source, value = self._source(index), self.open[index]
+            fake.item_memo = self.environment.create_symfloatnode(self.sympy[index], hint=value, source=source)
+            return fake
+        if not any(names_in(e) for e in (*sizes, *strides)):
+            return self.mode.from_tensor(tensor, static_shapes=True)
+        source = self._source(index)
+        known = {f"{source.name}.storage_offset()": self._expression(tensor.storage_offset())}
+        for what, expressions in (("size", sizes), ("stride", strides)):
+            known |= {f"{source.name}.{what}()[{i}]": self._expression(e) for i, e in enumerate(expressions)}
+        context = StatefulSymbolicContext(
+            dynamic_sizes=[DimDynamic.DYNAMIC if names_in(e) else DimDynamic.STATIC for e in sizes],
+            tensor_source=source,
+            shape_env_to_source_to_symbol_cache={id(self.environment): known},
+        )
+        return self.mode.from_tensor(tensor, source=source, symbolic_context=context)
+
+    def _guards(self) -> Callable[..., bool]:
+        """What fake tensors and the backend asked of the sizes, as a function of them."""
+        from torch.utils._sympy.printers import PythonPrinter
+
+        said = [guard.expr for guard in self.environment.guards]
+        known = set(self.sympy.values())
+        if any(not e.free_symbols <= known for e in said):
+            these = list(self.open.values())
+            return lambda *now: list(now) == these
+        text = " and ".join(f"({PythonPrinter().doprint(e)})" for e in said) or "True"
+        names = ", ".join(map(str, self.sympy.values()))
+        return eval(f"lambda {names}: {text}", {"math": math})
+
+    def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
+        if any(self.sized.value(name, inputs) != v for name, v in self.fixed.items()):
+            return False
+        now = {what: self.sized.value(what, inputs) for what in self.open}
+        small = any(self.sized.is_size(what) and value < _LEAST for what, value in now.items())
+        return not small and bool(self.holds(*now.values()))
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Any:
+        return self.compiled(*[self.sized.given(what, inputs) for what in self.placeholders])
+
+
+_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, torch.sym_min, torch.sym_max}
