@@ -48,6 +48,9 @@ class Settings:
             if others:
                 backend = backends.with_arguments(custom, others)
             return Settings(backend, fullgraph, dynamic, mode, options, options_table.resolve(None, own))
+        if backend == "eager":  # takes what there is, as torch's does
+            own, _ = options_table.for_backend(mode, options)
+            return Settings(backend, fullgraph, dynamic, mode, options, options_table.resolve(None, own))
         return Settings(backend, fullgraph, dynamic, mode, options, options_table.resolve(mode, options))
 
     def at_once(self) -> Settings:
@@ -70,6 +73,7 @@ class Settings:
             keep_text=keep_text or (report is not None and report.keep_text),
             dynamic=self.dynamic,
             options=self.values,
+            guard_filter=(self.options or {}).get("guard_filter_fn"),
         )
         _live.add(made)
         _follow_torch()

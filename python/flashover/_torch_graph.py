@@ -29,6 +29,10 @@ _CONSTANTS = {
 }  # fmt: skip
 
 
+# torch.compile hands recurrent networks to no backend (torch._dynamo.config.allow_rnn), and AOTAutograd fails on them.
+_RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
+
+
 class _Unsayable(Exception):
     """A call that a graph of torch.fx cannot hold."""
 
@@ -178,6 +182,8 @@ class _Builder:
     ) -> None:
         if not ran and (function is getattr or isinstance(result, dict)) and self.is_known(result):
             return
+        if function in _RECURRENT:
+            raise _Unsayable
         method = None
         if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             method = function.__name__

@@ -72,7 +72,7 @@ _ONLY_AS_OPTIONS = {"trace.enabled"}  # of a whole process it would cost every w
 _RECOMPILE = "option recompile_limit"
 _TABLE: dict[str, list[Row]] = {
     INDUCTOR: [
-        Row("guard_filter_fn", "none", "all guards stay: a call may be compiled for once more, never served wrongly"),
+        Row("guard_filter_fn", "counts", "what it drops is not compared; ways to inputs and their types stay"),
         Row("fallback_random", "always", "random numbers are eager's"),
         Row("eager_numerics.*", "always", "division and denormal numbers as in eager"),
         Row("freezing", "always", "weights that do not train are laid out for their kernels when compiling"),

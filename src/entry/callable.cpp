@@ -23,14 +23,15 @@ const char* text_of(PyObject* o) {
 }
 
 PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"function",  "self",      "through_call", "name",    "backend", "custom",
-                                "fullgraph", "keep_text", "options",      "dynamic", nullptr};
-  PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr, *dynamic = Py_None;
+  static const char* names[] = {"function",  "self",      "through_call", "name",    "backend",      "custom",
+                                "fullgraph", "keep_text", "options",      "dynamic", "guard_filter", nullptr};
+  PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr, *dynamic = Py_None,
+           *guard_filter = Py_None;
   const char *name = "", *backend = "flashover";
   int through_call = 0, fullgraph = 0, keep_text = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!O:CompiledCallable", const_cast<char**>(names), &function,
-                                   &self, &through_call, &name, &backend, &custom, &fullgraph, &keep_text, &PyDict_Type,
-                                   &options, &dynamic))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!OO:CompiledCallable", const_cast<char**>(names),
+                                   &function, &self, &through_call, &name, &backend, &custom, &fullgraph, &keep_text,
+                                   &PyDict_Type, &options, &dynamic, &guard_filter))
     return nullptr;
   if (through_call && self == Py_None) return PyErr_SetString(PyExc_TypeError, "through_call needs self"), nullptr;
   if (!through_call && !PyFunction_Check(function))
@@ -55,6 +56,7 @@ PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   c->dict = c->weakrefs = nullptr;
   c->through_call = through_call;
   if (custom != Py_None) state->settings.custom = Py_NewRef(custom);
+  if (guard_filter != Py_None) state->settings.guard_filter = Py_NewRef(guard_filter);
   c->state = state.release();
   c->state->root = c->self && frame::is_module(c->self) ? c->self : nullptr;
   PyObject_GC_Track(c);
@@ -68,6 +70,7 @@ int callable_traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   Py_VISIT(c->self);
   Py_VISIT(c->dict);
   Py_VISIT(c->state->settings.custom);
+  Py_VISIT(c->state->settings.guard_filter);
   auto visit_entries = [&](const std::vector<EntryPtr>& entries) {
     for (const EntryPtr& e : entries) {
       if (e.use_count() > 1) continue;  // running: its references are not only ours
@@ -99,6 +102,7 @@ int callable_clear(PyObject* o) noexcept {
   Py_CLEAR(c->self);
   Py_CLEAR(c->dict);
   Py_CLEAR(c->state->settings.custom);
+  Py_CLEAR(c->state->settings.guard_filter);
   return 0;
 }
 
@@ -309,12 +313,13 @@ PyObject* with_backend(Callable* c, PyObject* backend) {
   const auto object = [](PyObject* o) { return o ? o : Py_None; };
   const auto flag = [](bool b) { return b ? Py_True : Py_False; };
   PyObject* kwargs =
-      pair ? Py_BuildValue("{s:O,s:O,s:O,s:s,s:O,s:O,s:O,s:O,s:N,s:O}", "function",
+      pair ? Py_BuildValue("{s:O,s:O,s:O,s:s,s:O,s:O,s:O,s:O,s:N,s:O,s:O}", "function",
                            c->through_call ? Py_None : object(c->function), "self", object(c->self), "through_call",
                            flag(c->through_call), "name", s.settings.name.c_str(), "backend", PyTuple_GET_ITEM(pair, 0),
                            "custom", PyTuple_GET_ITEM(pair, 1), "fullgraph", flag(s.settings.fullgraph), "keep_text",
                            flag(s.settings.keep_text), "options", options, "dynamic",
-                           s.settings.dynamic ? flag(*s.settings.dynamic) : Py_None)
+                           s.settings.dynamic ? flag(*s.settings.dynamic) : Py_None, "guard_filter",
+                           object(s.settings.guard_filter))
            : nullptr;
   PyObject* none = PyTuple_New(0);
   PyObject* other = kwargs && none ? callable_new(Py_TYPE(c), none, kwargs) : nullptr;

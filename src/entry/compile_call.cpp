@@ -23,6 +23,7 @@
 #include "entry/dump_repro.h"
 #include "entry/eager.h"
 #include "entry/entry.h"
+#include "entry/filter_guards.h"
 #include "entry/log.h"
 #include "entry/program.h"
 #include "entry/race_clock.h"
@@ -250,6 +251,7 @@ bool capture_and_guard(Attempt& a, const frame::CaptureRequest& request, bool fi
       record_shared_inputs(c);
     if (a.settings.backend == kExportBackend) note_of_program(e);
   }
+  if (compiles && a.settings.guard_filter != nullptr) filter_guards(c, a.settings.guard_filter);
   std::vector<guards::SourceId> required = compiles ? c.required : std::vector<guards::SourceId>{};
   try {
     e.guards = guards::build(std::exchange(c.observations, {}), required);
