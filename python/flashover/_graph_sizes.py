@@ -167,11 +167,22 @@ class _Version:
     """What a backend made of the graph for these sizes, and for all others that pass what it asked of them."""
 
     def __init__(self, sized: SizedGraph, backend: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> None:
+        from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+
         self.sized = sized
-        values = {name: sized.value(name, inputs) for name in sized.symbols}
-        self.fixed = {name: value for name, value in values.items() if value < _LEAST and sized.is_size(name)}
-        self.open: dict[str | int, Any] = {name: v for name, v in values.items() if name not in self.fixed}
-        self.open |= {index: sized.value(index, inputs) for index in sized.floats}
+        try:
+            self._make(backend, inputs, floats_are_open=True)
+        except TensorifyScalarRestartAnalysis:  # AOTAutograd's word for a float that it needs the value of
+            self._make(backend, inputs, floats_are_open=False)
+
+    def _make(self, backend: Callable[..., Any], inputs: Sequence[torch.Tensor], floats_are_open: bool) -> None:
+        sized = self.sized
+        values = {what: sized.value(what, inputs) for what in (*sized.symbols, *sized.floats)}
+        self.fixed: dict[str | int, Any] = {}
+        self.open: dict[str | int, Any] = {}
+        for what, value in values.items():
+            may_vary = floats_are_open if isinstance(what, int) else value >= _LEAST or not sized.is_size(what)
+            (self.open if may_vary else self.fixed)[what] = value
         self.mode = fake_mode()
         self.environment = self.mode.shape_env
         self.sympy: dict[str | int, Any] = {what: self._symbol(what, value) for what, value in self.open.items()}
@@ -222,13 +233,16 @@ class _Version:
         kept = []
         for node, what in self.sized.placeholders:
             if what in self.fixed:
-                nodes[node] = self.fixed[what]  # type: ignore[index]
+                nodes[node] = self.fixed[what]
                 continue
             nodes[node] = made = graph.placeholder(self._name(node, what))
             made.meta = dict(node.meta)
             kept.append((made, what))
         for node in self.sized.graph.nodes:
             if node.op == "placeholder":
+                continue
+            if node.target == "item" and isinstance(nodes[node.args[0]], float):
+                nodes[node] = nodes[node.args[0]]
                 continue
             made = graph.node_copy(node, nodes.__getitem__)
             if node.target in _ARITHMETIC and all(isinstance(a, int) for a in made.args):

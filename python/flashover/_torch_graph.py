@@ -29,10 +29,6 @@ _CONSTANTS = {
 }  # fmt: skip
 
 
-# torch.compile hands recurrent networks to no backend (torch._dynamo.config.allow_rnn), and AOTAutograd fails on them.
-_RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
-
-
 class _Unsayable(Exception):
     """A call that a graph of torch.fx cannot hold."""
 
@@ -71,6 +67,13 @@ def _negated(term: Any) -> Any:
     if factor == -1:
         return rest[0] if len(rest) == 1 else ("*", rest)
     return ("*", [-factor, *rest])
+
+
+def recurrent_networks_are_handed_out() -> bool:
+    """Torch.compile hands them to no backend, and AOTAutograd fails on what oneDNN makes of them."""
+    import torch._dynamo.config
+
+    return bool(torch._dynamo.config.allow_rnn)
 
 
 class _Builder:
@@ -182,8 +185,6 @@ class _Builder:
     ) -> None:
         if not ran and (function is getattr or isinstance(result, dict)) and self.is_known(result):
             return
-        if function in _RECURRENT:
-            raise _Unsayable
         method = None
         if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             method = function.__name__

@@ -28,12 +28,11 @@ bool is_tensor_class(PyTypeObject* t) {
   return k.tensor != nullptr && PyType_IsSubtype(t, k.tensor);
 }
 
-// As torch.compile's table says of a function of torch's: a node of the graph, or looked into.
-bool is_node_by_table(PyObject* f) {
-  Ref module = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
-  Ref answer = module ? Ref::steal(PyObject_CallMethod(module.get(), "is_node", "O", f)) : Ref();
-  PyErr_Clear();
-  return answer.get() == Py_True;
+bool is_recurrent(PyObject* f) {
+  const char* name = reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+  for (const char* known : {"lstm", "gru", "rnn_tanh", "rnn_relu"})
+    if (std::strcmp(name, known) == 0) return true;
+  return false;
 }
 
 }  // namespace
@@ -131,7 +130,10 @@ bool TorchCalls::takes(PyObject* f, PyObject* const* args, size_t nargs) {
     PyObject* self = PyCFunction_GET_SELF(f);
     if (self != nullptr && is_tensor(self)) return true;
     const Native* n = native_function(f);
-    return n != nullptr && (n->flags & Native::kTensors);
+    if (n == nullptr || !(n->flags & Native::kTensors)) return false;
+    if (is_recurrent(f) && !asks_module("recurrent_networks_are_handed_out"))
+      throw Declined("a recurrent network for a backend that is not Flashover's (torch._dynamo.config.allow_rnn)");
+    return true;
   }
   if (Py_TYPE(f) == &PyMethodDescr_Type || Py_TYPE(f) == &PyWrapperDescr_Type)
     return is_tensor_class(PyDescr_TYPE(reinterpret_cast<PyDescrObject*>(f)));
@@ -144,12 +146,20 @@ bool TorchCalls::takes(PyObject* f, PyObject* const* args, size_t nargs) {
   if (nargs > 0 && is_tensor(args[0]) && PyUnicode_CompareWithASCIIString(function->func_module, "torch._tensor") == 0)
     return true;
   auto [known, first] = in_graph_.try_emplace(f, false);
-  if (first) {
-    ++in_.uninterpreted;
-    known->second = is_node_by_table(f);
-    --in_.uninterpreted;
-  }
+  if (first) known->second = asks_module("is_node", f);
   return known->second;
+}
+
+// A question that _torch_graph.py answers.
+bool TorchCalls::asks_module(const char* function, PyObject* of) {
+  ++in_.uninterpreted;
+  Ref module = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
+  Ref answer = Ref::steal(!module         ? nullptr
+                          : of != nullptr ? PyObject_CallMethod(module.get(), function, "(O)", of)
+                                          : PyObject_CallMethod(module.get(), function, nullptr));
+  PyErr_Clear();
+  --in_.uninterpreted;
+  return answer.get() == Py_True;
 }
 
 TorchCalls::Call TorchCalls::begin(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {

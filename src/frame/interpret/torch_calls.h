@@ -68,6 +68,7 @@ class TorchCalls {
   Ref number(PyObject* o);  // one that changes from call to call, as _torch_graph.py wants it
   bool says_all() const;
   PyObject* operator_named(const char* name);  // borrowed
+  bool asks_module(const char* function, PyObject* of = nullptr);
 
   Interpreter& in_;
   TorchState state_;

@@ -284,6 +284,9 @@ bool known_sizes_of(const Sizes& a, const Sizes& b) {
 bool roll(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto shifts = integers(arg(in, 1)), dims = integers(arg(in, 2));
+  if (x && dims)  // torch raises for others
+    for (int64_t d : *dims)
+      if (x->rank() == 0 || !wrap_dim(d, x->rank())) return false;
   if (const auto places = size_list(arg(in, 1)); x && places && dims && !known_sizes_of(*places, x->sizes)) {
     // What is known of where the two parts meet, for the decomposition.
     if (places->size() != (dims->empty() ? 1 : dims->size())) return false;
@@ -295,7 +298,7 @@ bool roll(In in, Types& outs) {
     if (suggest_format(*x) != MemoryFormat::kContiguous) return false;
     return dense_self(*x, outs);
   }
-  if (!x || !shifts || !dims) return false;
+  if (!x || !shifts || !dims || shifts->size() != (dims->empty() ? 1 : dims->size())) return false;
   if (dims->empty() || suggest_format(*x) == MemoryFormat::kContiguous) {
     for (Expr e : x->sizes)
       if (e.is_const(0)) return same_as_clone(in, outs);
