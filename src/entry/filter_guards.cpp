@@ -83,7 +83,7 @@ bool names_another(FactKind kind) {
   return kind == FactKind::kTensorAliases || kind == FactKind::kSameObject || kind == FactKind::kDistinct;
 }
 
-const Source& at(const Observations& o, SourceId id) { return o.sources[static_cast<size_t>(id)]; }
+const Source& source_at(const Observations& o, SourceId id) { return o.sources[static_cast<size_t>(id)]; }
 
 // The dict of a function's globals; where the function's code is guarded, it is known by address.
 bool is_globals(const Source& s) {
@@ -95,11 +95,12 @@ bool is_globals(const Source& s) {
 // The name as torch has it: x, self.layer, G['table']['key'].
 std::string torchs_name(const Observations& o, SourceId id, bool& global) {
   const std::string whole = guards::str(o, id);
-  for (SourceId s = id; s != kNoSource; s = at(o, s).parent) {
-    const SourceId parent = at(o, s).parent;
-    if (parent == kNoSource || !is_globals(at(o, parent)) || at(o, s).kind != SourceKind::kDictItem) continue;
+  for (SourceId s = id; s != kNoSource; s = source_at(o, s).parent) {
+    const SourceId parent = source_at(o, s).parent;
+    if (parent == kNoSource || !is_globals(source_at(o, parent)) || source_at(o, s).kind != SourceKind::kDictItem)
+      continue;
     global = true;
-    PyObject* key = at(o, s).key;
+    PyObject* key = source_at(o, s).key;
     const char* text = key != nullptr && PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : nullptr;
     PyErr_Clear();
     const std::string path = guards::str(o, s);
@@ -112,9 +113,9 @@ std::string torchs_name(const Observations& o, SourceId id, bool& global) {
 // The modules on the way, the nearest last.
 PyObject* modules_above(const Observations& o, SourceId id) {
   Reference found(PyList_New(0));
-  for (SourceId s = id; s != kNoSource; s = at(o, s).parent)
-    if (at(o, s).object != nullptr && frame::is_module(at(o, s).object) &&
-        PyList_Insert(found.p, 0, at(o, s).object) != 0)
+  for (SourceId s = id; s != kNoSource; s = source_at(o, s).parent)
+    if (source_at(o, s).object != nullptr && frame::is_module(source_at(o, s).object) &&
+        PyList_Insert(found.p, 0, source_at(o, s).object) != 0)
       throw python_error();
   return found.release();
 }
@@ -124,7 +125,7 @@ std::vector<bool> asked(const Observations& o, PyObject* filter) {
   for (const Fact& f : o.facts) {
     bool global = false;
     const std::string name = f.source != kNoSource ? torchs_name(o, f.source, global) : "";
-    PyObject* object = f.source != kNoSource ? at(o, f.source).object : Py_None;
+    PyObject* object = f.source != kNoSource ? source_at(o, f.source).object : Py_None;
     Reference modules(modules_above(o, f.source));
     Reference row(Py_BuildValue("(ssOOO)", name.c_str(), name_of(f.kind), object != nullptr ? object : Py_None,
                                 global ? Py_True : Py_False, modules.p));
@@ -144,7 +145,7 @@ std::vector<bool> needed_sources(const frame::Capture& c, const std::vector<bool
   const Observations& o = c.observations;
   std::vector<bool> needed(o.sources.size());
   const auto need = [&](SourceId s) {
-    for (; s != kNoSource && !needed[static_cast<size_t>(s)]; s = at(o, s).parent)
+    for (; s != kNoSource && !needed[static_cast<size_t>(s)]; s = source_at(o, s).parent)
       needed[static_cast<size_t>(s)] = true;
   };
   for (SourceId s : c.required) need(s);
@@ -170,7 +171,7 @@ void filter_guards(frame::Capture& c, PyObject* filter) {
     if (kept[i] || !whole) continue;
     if (f.kind == FactKind::kIdentity && f.source != kNoSource) {  // of its class all the same: paths go on from it
       f.kind = FactKind::kTypeIs;
-      Py_SETREF(f.expected, Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(at(o, f.source).object))));
+      Py_SETREF(f.expected, Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(source_at(o, f.source).object))));
       kept[i] = true;
     }
     kept[i] = kept[i] || carries_paths(f.kind);

@@ -185,3 +185,26 @@ def test_no_graph_without_operators() -> None:
     assert flashover.compile(lambda x: (x, 1), backend=ours)(x)[0] is x
     assert flashover.compile(lambda x: x.shape[0] + 1, backend=ours, dynamic=True)(x) == 4
     assert ours.modules == []
+
+
+def test_a_float_that_a_backend_needs_the_value_of() -> None:
+    """AOTAutograd says so by an exception that torch.compile knows."""
+
+    def f(x: torch.Tensor, s: float) -> torch.Tensor:
+        return torch.arange(x.shape[0], dtype=x.dtype) * s + torch.where(x > s, x, s).sum()
+
+    compiled = flashover.compile(f, backend="aot_eager")
+    for n, s in ((3, 0.5), (4, 1.5), (5, 1.5), (5, 2.5)):
+        x = torch.arange(float(n))
+        torch.testing.assert_close(compiled(x, s), f(x, s))
+
+
+def test_recurrent_networks() -> None:
+    """AOTAutograd fails on them: torch.compile hands them to no backend."""
+    torch.manual_seed(0)
+    model, x = torch.nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    torch.testing.assert_close(flashover.compile(model, backend="aot_eager")(x)[0], model(x)[0])
+    with torch._dynamo.config.patch(allow_rnn=True):
+        ours = Recorder()
+        torch.testing.assert_close(flashover.compile(model, backend=ours, fullgraph=True)(x)[0], model(x)[0])
+        assert len(ours.modules) == 1

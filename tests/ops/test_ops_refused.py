@@ -73,3 +73,28 @@ def test_what_eager_refuses_is_refused(group):
                 passed.append(f"{op.name} {dtype}: {type(e).__name__} for {refusal.__name__}: {e}"[:200])
     assert not passed
     assert tried > 100
+
+
+@pytest.mark.parametrize(
+    ("f", "sizes"),
+    [
+        (lambda x: x.flip(1), ()),
+        (lambda x: x.flip(5), (2, 2)),
+        (lambda x: x.roll(1, 0), ()),
+        (lambda x: x.roll(1, 5), (2,)),
+        (lambda x: x.roll((1, 2), 0), (2,)),
+        (lambda x: x.roll((1, 2)), (2,)),
+    ],
+)
+@pytest.mark.parametrize("backend", ["flashover", "aot_eager"])
+def test_dimensions_that_there_are_not(f, sizes, backend):
+    x = torch.ones(sizes)
+    refusal = refused(f, (x,))
+    assert refusal is not None
+    with pytest.raises(refusal):
+        flashover.compile(f, backend=backend, dynamic=True)(x)
+    by_size = flashover.compile(lambda x, y: x.roll(y.shape[0], 0), backend=backend, dynamic=True)
+    with pytest.raises(IndexError):
+        by_size(torch.ones(()), torch.ones(2))
+    y = torch.arange(6.0).view(2, 3)
+    assert torch.equal(by_size(y, torch.ones(3)), y.roll(3, 0))

@@ -261,7 +261,13 @@ bool mirror_pad2d_backward(In in, Types& outs) {
          one(outs, std::move(out));
 }
 
-bool flip(In in, Types& outs) { return same_as_clone(in, outs) && integers(arg(in, 1)).has_value(); }
+bool flip(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  const auto dims = integers(arg(in, 1));
+  if (!x || !dims) return false;
+  const auto known = [&](int64_t d) { return wrap_dim(d, x->rank()).has_value(); };  // torch raises for others
+  return std::ranges::all_of(*dims, known) && same_as_clone(in, outs);
+}
 bool rot90(In in, Types& outs) {  // flips, then a transposed view
   const TensorType* x = tensor(in, 0);
   const auto k = integer(arg(in, 1));
