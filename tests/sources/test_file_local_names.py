@@ -62,6 +62,8 @@ def test_the_parser_of_this_test_sees_local_names() -> None:
 def test_local_names_are_unique_within_a_layer(layer: str, tests: bool) -> None:
     by_name: dict[tuple[str, str], dict[Path, str]] = defaultdict(dict)
     for path in sorted((SRC / layer).rglob("*.cpp")):
+        if "aarch64" in path.parts:  # no build has this folder and x86, which is beside it
+            continue
         if path.stem.endswith("_test") == tests:
             for name, (namespace, line) in local_names(path.read_text()).items():
                 by_name[namespace, name][path.relative_to(SRC)] = line

@@ -4,7 +4,8 @@
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 
-#include <fstream>
+#include <cstdio>
+#include <string>
 
 #include "base/isa_limit.h"
 
@@ -42,9 +43,13 @@ std::string processor() {
 
 std::string identity() {
   static const std::string made = [] {
-    std::string model;  // (where the system does not tell, what it can has to do)
-    std::ifstream("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1") >> model;
-    return model + "." + std::to_string(getauxval(AT_HWCAP)) + "." + std::to_string(getauxval(AT_HWCAP2)) + ".";
+    char model[32] = "";  // (where the system does not tell, what it can has to do)
+    if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1", "re")) {
+      model[std::fread(model, 1, sizeof model - 1, file)] = 0;
+      std::fclose(file);
+    }
+    return std::string(model) + "." + std::to_string(getauxval(AT_HWCAP)) + "." + std::to_string(getauxval(AT_HWCAP2)) +
+           ".";
   }();
   return made;
 }
