@@ -31,6 +31,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]]
     "rest": (lambda x, n: x.sin()[n:].sum(), lambda n: (torch.randn(80), n)),
     "part": (lambda x, n: x.sin()[:, n : 2 * n, None], lambda n: (torch.randn(2, 160), n)),
     "element": (lambda x, n: x.sin()[n] * 2, lambda n: (torch.randn(80, 3), n)),
+    "element of an input of any size": (lambda x, n: x[n - 1] * 2, lambda n: (torch.randn(80 + n, 3), n)),
+    "part of an input of any size": (lambda x, n: x[n : n + 2] * 2, lambda n: (torch.randn(80 + n, 3), n)),
+    "narrow of an input of any size": (lambda x, n: x.narrow(0, n, 2) * 2, lambda n: (torch.randn(80 + n, 3), n)),
+    "end of an input of any size": (lambda x, n: x[-n:].cos(), lambda n: (torch.randn(80 + n, 3), n)),
+    "written part of any size": (
+        lambda x, n: x.sin().index_fill_(0, torch.arange(2), 2.0)[n - 1 : n + 1],
+        lambda n: (torch.randn(80 + n, 3), n),
+    ),
     "written part": (
         lambda x, n: torch.zeros(80).index_fill_(0, torch.arange(n), 2.0) + x,
         lambda n: (torch.ones(1), n),

@@ -88,7 +88,8 @@ PyObject* narrow_by_number(Interpreter& in, PyObject* f, PyObject* const* args, 
     Ref size = Ref::steal(PyObject_CallMethod(all[0], "size", "L", dim));
     // What a slice would cut off, narrow refuses.
     const int64_t start = PyLong_AsLongLong(all[2]), length = PyLong_AsLongLong(all[3]);
-    const bool fits = size && start >= 0 && length > 0 && start + length <= PyLong_AsLongLong(size.get());
+    const bool fits = size && PyLong_CheckExact(size.get()) && start >= 0 && length > 0 &&
+                      start + length <= PyLong_AsLongLong(size.get());
     PyErr_Clear();
     Ref end = fits ? Ref::steal(in.recorder.numbers.binary(all[2], all[3], 0)) : Ref();
     if (!end) return nullptr;

@@ -24,12 +24,15 @@ struct Subscript {
   int64_t ellipsis = 0;  // dimensions that it stands for
 };
 
+// -1: a symbol, whose value nobody asks for here.
 std::vector<int64_t> sizes_of(PyObject* tensor) {
   std::vector<int64_t> out;
   Ref shape = Ref::steal(PyObject_GetAttrString(tensor, "shape"));
   if (!shape || !PyTuple_Check(shape.get())) throw Declined("a tensor without a shape");
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shape.get()); ++i)
-    out.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(shape.get(), i)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shape.get()); ++i) {
+    PyObject* size = PyTuple_GET_ITEM(shape.get(), i);
+    out.push_back(PyLong_CheckExact(size) ? PyLong_AsLongLong(size) : -1);
+  }
   return out;
 }
 
@@ -39,7 +42,8 @@ class Parser {
  public:
   Parser(Numbers& numbers, PyObject* tensor) : numbers_(numbers), sizes_(sizes_of(tensor)) {}
 
-  // Nothing: not of the form, or another number than one in range; the values decide then.
+  // Nothing: not of the form, another number than one in range, or a dimension whose size is a symbol, where the number
+  // may be one, too; the values decide then.
   std::optional<Subscript> parse(PyObject* key) {
     Subscript out;
     const bool tuple = PyTuple_CheckExact(key);
@@ -70,6 +74,7 @@ class Parser {
         m.item = i;
         m.dim = dim;
         const int64_t size = sizes_[static_cast<size_t>(dim)];
+        if (size < 0) return {};
         if (PyLong_CheckExact(o)) {
           m.start = place(o, size, false);
           if (!m.start) return {};
