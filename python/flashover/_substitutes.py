@@ -322,6 +322,18 @@ def _device_count() -> int:  # asks the driver; the original asks its management
     return 0 if ask is None else ask()
 
 
+def _sym_eq(x: Any, y: Any) -> bool:
+    """Sizes, one by one: of symbols each comparison is a check (the original folds them in C, which looks at numbers)."""
+    if not isinstance(x, (tuple, list)) or not isinstance(y, (tuple, list)):
+        return bool(x == y)
+    if len(x) != len(y):
+        return False
+    for a, b in zip(x, y, strict=True):
+        if not _sym_eq(a, b):
+            return False
+    return True
+
+
 def _check_tensor_all_with(error_type: type[Exception], cond: Any, message: Any = None) -> None:
     """A check that raises is part of the graph where a tensor, and not its .item(), decides."""
     if not isinstance(cond, torch.Tensor):
@@ -413,6 +425,7 @@ _TABLE = {
     ("torch.cuda", "device_count"): _device_count,
     ("torch.compiler", "is_dynamo_compiling"): _users_is_dynamo_compiling,
     ("torch", "_check_tensor_all_with"): _check_tensor_all_with,
+    ("torch.fx.experimental.symbolic_shapes", "sym_eq"): _sym_eq,
     ("torch", "cond"): _cond,
     ("torch._dynamo.decorators", "mark_static"): _mark_static,
     ("torch.nn.utils.rnn", "pack_padded_sequence"): _whole_pack_padded_sequence,

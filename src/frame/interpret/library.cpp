@@ -72,11 +72,18 @@ bool is_operators_call(PyCodeObject* code) {
   return code->co_qualname == name || PyUnicode_Compare(code->co_qualname, name) == 0;
 }
 
+// torch.func.vmap's functions in C++, behind a wrapper each.
+bool takes_batch_size(PyCodeObject* code) {
+  return PyUnicode_CompareWithASCIIString(code->co_name, "_vmap_increment_nesting") == 0 ||
+         PyUnicode_CompareWithASCIIString(code->co_name, "_remove_batch_dim") == 0;
+}
+
 }  // namespace
 
 LibraryCode library_code(PyCodeObject* code) {
   if (is_torch_compiles_tag(code)) return LibraryCode::kUntracked;
   if (!is_library_code(code)) return LibraryCode::kNo;
+  if (takes_batch_size(code)) return LibraryCode::kBatches;
   return is_operators_call(code) ? LibraryCode::kOperator : LibraryCode::kGuarded;
 }
 

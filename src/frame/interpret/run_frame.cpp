@@ -157,9 +157,14 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       const int args =
           library == LibraryCode::kUntracked ? 0 : code_of(frame)->co_argcount + code_of(frame)->co_kwonlyargcount;
       for (int i = 0; i < args; ++i)
-        if (frame->localsplus[i] != nullptr) {
-          recorder.numbers.read_deep(frame->localsplus[i]);
-          recorder.whole(frame->localsplus[i]);
+        if (PyObject*& local = frame->localsplus[i]; local != nullptr) {
+          if (library == LibraryCode::kBatches && recorder.numbers.is(local)) {
+            recorder.numbers.as_sizes(local);
+            Py_SETREF(local, recorder.numbers.symbols(local));
+            continue;
+          }
+          recorder.numbers.read_deep(local);
+          recorder.whole(local);
         }
       const int rest = library == LibraryCode::kOperator ? 2 : 0;  // *args, **kwargs
       for (int i = args; i < args + rest; ++i)
