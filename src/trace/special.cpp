@@ -27,6 +27,14 @@ TraceImpl* traced_self(Recorder& recorder, OpFacts& facts, Stack& stack, size_t 
   return impl;
 }
 
+// Asked where a tangent is set: as a question about sizes that are symbols, no number.
+bool same_storage_numel(Recorder&, OpFacts&, Stack& stack, size_t base) {
+  const TraceImpl *a = trace_impl(stack[base].toTensor()), *b = trace_impl(stack[base + 1].toTensor());
+  const auto same = a && b ? a->same_memory_size(*b) : std::nullopt;
+  if (same) replace(stack, base, *same);
+  return same.has_value();
+}
+
 // ------------------------------------------------------------------------------------------------------- constants
 
 // torch.tensor([...]) and friends build a real tensor and pass it here.
@@ -340,6 +348,7 @@ Special special_of(std::string_view name) {
       {op::index_put, index_by_masks},
       {op::index_put_, index_by_masks},
       {op::masked_select, masked_select},
+      {op::_has_same_storage_numel, same_storage_numel},
   };
   auto it = table.find(name);
   return it == table.end() ? nullptr : it->second;

@@ -75,6 +75,26 @@ TensorType TraceImpl::symbolic_type() const {
   return type;
 }
 
+std::optional<sym::Expr> TraceImpl::memory_size() const {
+  sym::Expr size = 1;
+  if (symbolic_) {
+    size += symbolic_->offset;
+    for (size_t d = 0; d < symbolic_->sizes.size(); ++d) size += (symbolic_->sizes[d] - 1) * symbolic_->strides[d];
+  } else {
+    size += storage_offset();
+    for (int64_t d = 0; d < dim(); ++d) size += (this->size(d) - 1) * stride(d);
+  }
+  const int64_t now = symbolic_ ? symbolic_->environment->now(size) : size.value();
+  if (now * static_cast<int64_t>(itemsize()) != static_cast<int64_t>(storage().nbytes())) return {};
+  return size;
+}
+std::optional<bool> TraceImpl::same_memory_size(const TraceImpl& other) const {
+  if (!symbolic_) return other.symbolic_ ? other.same_memory_size(*this) : std::nullopt;
+  const std::optional<sym::Expr> mine = memory_size(), its = other.memory_size();
+  if (!mine || !its) return {};
+  return holds(sym::Relation::kEqual, *mine, *its);
+}
+
 c10::IntArrayRef TraceImpl::sizes_custom() const {
   for (sym::Expr e : symbolic_->sizes) symbolic_->environment->specialize(e);
   return sizes_default();

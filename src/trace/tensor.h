@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,8 @@ class TraceImpl final : public c10::TensorImpl {
   void set_symbolic(std::shared_ptr<const SymbolicGeometry> symbolic);
   bool is_symbolic() const { return symbolic_ != nullptr; }
   TensorType symbolic_type() const;  // sizes, strides and offset of such a one
+  // Whether their memory has as many elements, where sizes that are symbols tell: of tensors that reach its end.
+  std::optional<bool> same_memory_size(const TraceImpl& other) const;
   // For these, a size that is a symbol is none of 0 and 1 (small_sizes.cpp).
   bool has_no_elements() const { return numel_ == 0; }
   c10::IntArrayRef sizes_now() const { return sizes_default(); }
@@ -100,6 +103,7 @@ class TraceImpl final : public c10::TensorImpl {
   bool holds(sym::Relation r, sym::Expr a, sym::Expr b) const { return symbolic_->environment->holds(r, a, b); }
   bool is_dense(const std::vector<size_t>& inner_first) const;
   void has_elements() const;
+  std::optional<sym::Expr> memory_size() const;
   std::shared_ptr<const SymbolicGeometry> symbolic_;
   static c10::DispatchKeySet with(c10::DispatchKeySet keys, c10::DispatchKey key, bool on) {
     return on ? keys.add(key) : keys.remove(key);
