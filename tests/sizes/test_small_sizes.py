@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -277,3 +278,16 @@ def test_training_at_small_sizes() -> None:
             grads.append([p.grad.clone() for p in model.parameters()])
         assert differ(*grads, rtol=1e-4, atol=1e-5) == "", n
     assert flashover.compile_stats()["graphs"] - before == 1
+
+
+@pytest.mark.parametrize("shifts, dims", [(2, 0), ((5, -2), (0, 1)), (3, None)])
+def test_rolled_by_more_than_there_is(shifts: Any, dims: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.roll(shifts, dims) * 2
+
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["eager_calls"]
+    for n in (5, 8, 3, 1, 0):
+        x = torch.randn(n, 6)
+        assert torch.equal(compiled(x), f(x)), n
+    assert flashover.compile_stats()["eager_calls"] == before

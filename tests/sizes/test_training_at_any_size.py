@@ -207,3 +207,15 @@ def test_only_some_results_are_differentiated() -> None:
         x = torch.randn(n, 2, requires_grad=True)
         compiled(x)[1].sum().backward()
         torch.testing.assert_close(x.grad, -2 * x.detach().sin())
+
+
+def test_more_sizes_than_a_product_holds() -> None:
+    compiled = flashover.compile(lambda *parts: torch.cat(parts).sin(), fullgraph=True, dynamic=True)
+    before = flashover.compile_stats()
+    for n in (8, 9):  # 9 ** 40 is no number of 64 bits
+        parts = [torch.randn(n, 6, requires_grad=True) for _ in range(40)]
+        compiled(*parts).sum().backward()
+        for p in parts:
+            torch.testing.assert_close(p.grad, p.detach().cos())
+    after = flashover.compile_stats()
+    assert (after["graphs"], after["eager_calls"]) == (before["graphs"] + 1, before["eager_calls"])

@@ -638,7 +638,7 @@ class Partitioner {
 };
 
 // Sizes that the backward computes with, and that are none of what it is given (a pooled size says little of the one
-// before): those of one more saved value, which has no elements.
+// before): those of saved values without elements, two each, so that no stride is a product of many.
 void save_sizes(Partition& p) {
   std::vector<sym::Expr> missing;
   const auto collect = [&](const Sizes& sizes) {
@@ -659,18 +659,20 @@ void save_sizes(Partition& p) {
   for (const Input& in : p.backward.inputs)
     for (sym::Expr e : p.backward.type(in.value).sizes) std::erase(missing, e);
   if (missing.empty() || p.forward.inputs.empty()) return;
-  TensorType type;
-  type.dtype = DType::kU8;
-  type.device = p.forward.type(p.forward.inputs.front().value).device;
-  type.sizes = {0};
-  type.sizes.insert(type.sizes.end(), missing.begin(), missing.end());
-  type.strides = contiguous_strides(type.sizes);
-  const ValueId made =
-      p.forward.add_node(ops::find(Prim::full), {type.sizes, sym::Expr(0), type.dtype, type.device}, {type}).outs[0];
-  p.backward_inputs.push_back(
-      {PartitionSignature::BackwardInput::Kind::kSaved, static_cast<int32_t>(p.forward.outputs.size())});
-  p.forward.outputs.push_back({.value = made, .type = type});
-  p.backward.add_input(std::move(type), InputKind::kUser, "sizes");
+  for (size_t i = 0; i < missing.size(); i += 2) {
+    TensorType type;
+    type.dtype = DType::kU8;
+    type.device = p.forward.type(p.forward.inputs.front().value).device;
+    type.sizes = {0, missing[i]};
+    if (i + 1 < missing.size()) type.sizes.push_back(missing[i + 1]);
+    type.strides = contiguous_strides(type.sizes);
+    const ValueId made =
+        p.forward.add_node(ops::find(Prim::full), {type.sizes, sym::Expr(0), type.dtype, type.device}, {type}).outs[0];
+    p.backward_inputs.push_back(
+        {PartitionSignature::BackwardInput::Kind::kSaved, static_cast<int32_t>(p.forward.outputs.size())});
+    p.forward.outputs.push_back({.value = made, .type = type});
+    p.backward.add_input(std::move(type), InputKind::kUser, "sizes");
+  }
 }
 
 class Reader {

@@ -305,6 +305,9 @@ bool roll(In in, Types& outs) {
     return dense_self(*x, outs);
   }
   if (!x || !shifts || !dims || shifts->size() != (dims->empty() ? 1 : dims->size())) return false;
+  // Places are taken modulo the sizes: what is compiled for all sizes does not serve these.
+  for (int64_t d : *dims)
+    if (const auto at = wrap_dim(d, x->rank()); at && x->sizes[*at].is_const(0)) return false;
   if (dims->empty() || suggest_format(*x) == MemoryFormat::kContiguous) {
     for (Expr e : x->sizes)
       if (e.is_const(0)) return same_as_clone(in, outs);
