@@ -323,15 +323,12 @@ def _device_count() -> int:  # asks the driver; the original asks its management
 
 
 def _sym_eq(x: Any, y: Any) -> bool:
-    """Sizes, one by one: of symbols each comparison is a check (the original folds them in C, which looks at numbers)."""
+    """Sizes, one by one: each comparison of symbols is a check. The original folds in C, which looks at numbers."""
     if not isinstance(x, (tuple, list)) or not isinstance(y, (tuple, list)):
         return bool(x == y)
     if len(x) != len(y):
         return False
-    for a, b in zip(x, y, strict=True):
-        if not _sym_eq(a, b):
-            return False
-    return True
+    return all(_sym_eq(a, b) for a, b in zip(x, y, strict=True))
 
 
 def _check_tensor_all_with(error_type: type[Exception], cond: Any, message: Any = None) -> None:
