@@ -3,14 +3,16 @@ for each size that is a symbol, before the first tensor that has it, and sizes c
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+
+from flashover.fx_graph import ARITHMETIC, size_value
 
 # Of an input of the capture: its name, sizes and strides as expressions, is it an int that is a size.
 Shape = tuple[str, list[Any], list[Any], bool]
@@ -74,30 +76,37 @@ def add_example_values(module: fx.GraphModule, inputs: Sequence[Any], mode: Any)
         torch._C._set_grad_enabled(before)
 
 
+@dataclass(frozen=True)
+class PlacedGraph:
+    """A graph, and what its placeholders are."""
+
+    graph: fx.Graph
+    tensors: list[tuple[fx.Node, int]]  # inputs of the capture, by position
+    symbols: dict[str, fx.Node]  # of sizes, by name
+    numbers: dict[int, tuple[fx.Node, type]]  # inputs of the capture that are numbers
+
+    def has_calls(self) -> bool:
+        """Else there is no work for a backend."""
+        return any(n.op.startswith("call") for n in self.graph.nodes)
+
+
 class SizedGraph:
     """A graph, and how its placeholders are read off the inputs of the capture."""
 
-    def __init__(
-        self,
-        graph: fx.Graph,
-        tensors: list[tuple[fx.Node, int]],
-        symbols: dict[str, fx.Node],
-        numbers: dict[int, tuple[fx.Node, type]],
-        shapes: Sequence[Shape],
-    ) -> None:
-        self.graph, self.shapes = graph, shapes
+    def __init__(self, placed: PlacedGraph, shapes: Sequence[Shape]) -> None:
+        self.graph, self.shapes, self.has_calls = placed.graph, shapes, placed.has_calls()
         self.places: dict[str, tuple[int, int | None]] = {}  # by symbol: an input and one of its dimensions
         for i, (_, sizes, _, _) in enumerate(shapes):
             for d, e in enumerate(sizes):
                 if not isinstance(e, int) and e[0] == "var":
                     self.places.setdefault(e[1], (i, d))
-        nodes = dict(symbols)
-        for index, (node, kind) in numbers.items():
+        nodes = dict(placed.symbols)
+        for index, (node, kind) in placed.numbers.items():
             if kind is int:
                 nodes[node.name] = node
                 self.places[node.name] = index, None
-        wanted = {index: node for node, index in tensors}
-        floats = {index: node for index, (node, kind) in numbers.items() if kind is float}
+        wanted = {index: node for node, index in placed.tensors}
+        floats = {index: node for index, (node, kind) in placed.numbers.items() if kind is float}
         # In the order of the inputs: placeholder, and the symbol or the input that it is.
         self.placeholders: list[tuple[fx.Node, str | int]] = []
         self.symbols: dict[str, fx.Node] = {}
@@ -107,12 +116,12 @@ class SizedGraph:
                 here += [n for e in (*sizes, *strides) for n in names_in(e)]
             for name in here:
                 if name not in self.symbols:
-                    self.symbols[name] = nodes.get(name) or graph.placeholder(name)
+                    self.symbols[name] = nodes.get(name) or self.graph.placeholder(name)
                     self.placeholders.append((self.symbols[name], name))
             for found in (wanted, floats):
                 if index in found:
                     self.placeholders.append((found[index], index))
-        first = next(n for n in graph.nodes if n.op != "placeholder")
+        first = next(n for n in self.graph.nodes if n.op != "placeholder")
         for node, _ in self.placeholders:
             first.prepend(node)
         self.floats = set(floats)
@@ -144,8 +153,9 @@ class SizedGraph:
     def runner(
         self, backend: Callable[..., Any], examples: Sequence[torch.Tensor]
     ) -> Callable[[Sequence[torch.Tensor]], Any]:
-        if not any(n.op.startswith("call") for n in self.graph.nodes):  # no work for a backend
-            return lambda inputs: fx.GraphModule({}, self.graph)(*self.given_all(inputs))
+        if not self.has_calls:
+            module = fx.GraphModule({}, self.graph)
+            return lambda inputs: module(*self.given_all(inputs))
         versions = [_Version(self, backend, examples)]
         whole: list[fx.GraphModule] = []
 
@@ -229,7 +239,7 @@ class _Version:
 
     def _copy(self) -> tuple[fx.Graph, list[tuple[fx.Node, str | int]]]:
         """The graph with numbers in the place of symbols that are fixed."""
-        graph, nodes = fx.Graph(), dict[fx.Node, Any]()
+        graph, nodes, arithmetic = fx.Graph(), dict[fx.Node, Any](), {operator.sub, *ARITHMETIC.values()}
         kept = []
         for node, what in self.sized.placeholders:
             if what in self.fixed:
@@ -245,7 +255,7 @@ class _Version:
                 nodes[node] = nodes[node.args[0]]
                 continue
             made = graph.node_copy(node, nodes.__getitem__)
-            if node.target in _ARITHMETIC and all(isinstance(a, int) for a in made.args):
+            if node.target in arithmetic and all(isinstance(a, int) for a in made.args):
                 graph.erase_node(made)
                 made = node.target(*made.args)
             nodes[node] = made
@@ -257,16 +267,9 @@ class _Version:
         import sympy
         from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod
 
-        if isinstance(expression, int):
-            return sympy.Integer(expression)
-        kind, operands = expression
-        if kind == "var":
-            return self.sympy.get(operands, sympy.Integer(self.fixed.get(operands, 0)))
-        function: Any = {"+": sympy.Add, "*": sympy.Mul, "//": FloorDiv, "%": Mod, "min": Min, "max": Max}[kind]
-        value, *others = map(self._expression, operands)
-        for other in others:
-            value = function(value, other)
-        return value
+        functions = dict(zip(ARITHMETIC.values(), (sympy.Add, sympy.Mul, FloorDiv, Mod, Min, Max), strict=True))
+        symbols = {n: self.sympy.get(n, self.fixed.get(n, 0)) for n in names_in(expression)}
+        return sympy.sympify(size_value(expression, symbols, lambda function, *of: functions[function](*of)))
 
     def _fake(self, tensor: torch.Tensor, index: int) -> Any:
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatefulSymbolicContext
@@ -292,16 +295,25 @@ class _Version:
 
     def _guards(self) -> Callable[..., bool]:
         """What fake tensors and the backend asked of the sizes, as a function of them."""
-        from torch.utils._sympy.printers import PythonPrinter
+        from torch.utils._sympy.interp import sympy_interp
+        from torch.utils._sympy.reference import PythonReferenceAnalysis
 
         said = [guard.expr for guard in self.environment.guards]
         known = set(self.sympy.values())
         if any(not e.free_symbols <= known for e in said):
             these = list(self.open.values())
             return lambda *now: list(now) == these
-        text = " and ".join(f"({PythonPrinter().doprint(e)})" for e in said) or "True"
-        names = ", ".join(map(str, self.sympy.values()))
-        return eval(f"lambda {names}: {text}", {"math": math})
+
+        def function(guard: Any) -> Callable[..., bool]:
+            graph = fx.Graph()
+            tracer = fx.proxy.GraphAppendingTracer(graph)
+            sizes = {e: fx.Proxy(graph.placeholder(f"size_{i}"), tracer) for i, e in enumerate(self.sympy.values())}
+            answer = sympy_interp(PythonReferenceAnalysis, sizes, guard)
+            graph.output(answer.node if isinstance(answer, fx.Proxy) else answer)
+            return fx.GraphModule({}, graph).forward
+
+        functions = [function(guard) for guard in dict.fromkeys(said)]
+        return lambda *now: all(holds(*now) for holds in functions)  # in order: later ones may count on earlier ones
 
     def serves(self, inputs: Sequence[torch.Tensor]) -> bool:
         if any(self.sized.value(name, inputs) != v for name, v in self.fixed.items()):
@@ -312,6 +324,3 @@ class _Version:
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Any:
         return self.compiled(*[self.sized.given(what, inputs) for what in self.placeholders])
-
-
-_ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, torch.sym_min, torch.sym_max}

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from flashover._graph_sizes import (
+    PlacedGraph,
     Shape,
     SizedGraph,
     add_example_values,
@@ -225,17 +226,8 @@ class _Builder:
         return TorchGraph(self.graph, tensors, self.symbols, numbers)
 
 
-class TorchGraph:
-    """A graph, and what its placeholders are: inputs of the capture, size symbols, numbers."""
-
-    def __init__(
-        self,
-        graph: fx.Graph,
-        tensors: list[tuple[fx.Node, int]],
-        symbols: dict[str, fx.Node],
-        numbers: dict[int, tuple[fx.Node, type]],
-    ) -> None:
-        self.graph, self.tensors, self.symbols, self.numbers = graph, tensors, symbols, numbers
+class TorchGraph(PlacedGraph):
+    """A graph of the program's calls of torch."""
 
     def runner(
         self,
@@ -252,12 +244,11 @@ class TorchGraph:
         if varies or self.symbols or self.numbers:
             if any(canonical.get(name, ("var", name)) != ("var", name) for name in self.symbols):
                 return None
-            sized = SizedGraph(self.graph, self.tensors, self.symbols, self.numbers, shapes)
-            return sized.runner(backend, examples)
+            return SizedGraph(self, shapes).runner(backend, examples)
         module = fx.GraphModule(torch.nn.Module(), self.graph)
-        if not any(n.op.startswith("call") for n in self.graph.nodes):
-            return lambda inputs: module(*[inputs[index] for _, index in self.tensors])  # no work for a backend
         used = [index for _, index in self.tensors]
+        if not self.has_calls():
+            return lambda inputs: module(*[inputs[i] for i in used])
         given = [examples[i] for i in used]
         mode = fake_mode()
         add_example_values(module, [mode.from_tensor(t, static_shapes=True) for t in given], mode)

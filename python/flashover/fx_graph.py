@@ -26,7 +26,7 @@ def _name(source: str, index: int) -> str:
 aten = torch.ops.aten
 Emit = Callable[..., Any]
 # frame/size_expression.h
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
+ARITHMETIC: dict[str, Callable[..., Any]] = {  # of expressions over size symbols
     "+": operator.add,
     "*": operator.mul,
     "//": operator.floordiv,
@@ -93,7 +93,7 @@ def _is_default(argument: Any, value: Any) -> bool:
 
 
 def size_value(expression: Any, sizes: dict[str, Any], apply: Callable[..., Any]) -> Any:
-    """What an expression over size symbols is (entry/python_graph.h), where those are `sizes`."""
+    """What an expression over size symbols is (frame/size_expression.h), where those are `sizes`."""
     if isinstance(expression, int):
         return expression
     kind, operands = expression
@@ -101,7 +101,7 @@ def size_value(expression: Any, sizes: dict[str, Any], apply: Callable[..., Any]
         return sizes[operands]
     value, *others = (size_value(o, sizes, apply) for o in operands)
     for other in others:
-        value = apply(_ARITHMETIC[kind], value, other)
+        value = apply(ARITHMETIC[kind], value, other)
     return value
 
 
