@@ -8,6 +8,7 @@
 #include "base/boundary.h"
 #include "base/check.h"
 #include "frame/frame.h"
+#include "frame/own_calls.h"
 #include "frame/resume.h"
 #include "guards/objects.h"
 #include "guards/tensors.h"
@@ -152,21 +153,6 @@ void SourceTracker::reach(SourceKind kind, SourceId parent, int64_t index, PyObj
 }
 
 namespace {
-
-// What is called while it lives is no part of the program.
-class OwnCalls {
- public:
-  explicit OwnCalls(int* uninterpreted) : uninterpreted_(uninterpreted) {
-    if (uninterpreted_ != nullptr) ++*uninterpreted_;
-  }
-  ~OwnCalls() {
-    if (uninterpreted_ != nullptr) --*uninterpreted_;
-  }
-  OwnCalls(const OwnCalls&) = delete;
-
- private:
-  int* const uninterpreted_;
-};
 
 // As torch.compiler.config.dynamic_sources: names, or regular expressions that match their beginning. There an argument
 // is called L['x'], and is here as well as by its path.

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -22,7 +21,6 @@ inline std::vector<Isa> isas_of_host() {
   if (best == Isa::kAvx512) out.push_back(best);
   return out;
 }
-inline bool runs_here(Isa isa) { return std::ranges::count(isas_of_host(), isa) > 0; }
 
 class Loaded {
  public:

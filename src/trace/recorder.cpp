@@ -26,6 +26,7 @@
 #include "base/check.h"
 #include "compat/names.h"
 #include "eager/eval.h"
+#include "ops/last_element.h"
 #include "ops/names.h"
 #include "sym/found.h"
 #include "torch/autocast.h"
@@ -643,12 +644,8 @@ bool surely_apart_or_equal(const c10::TensorImpl& a, const c10::TensorImpl& b) {
 bool lie_apart(const TraceImpl& one, const TraceImpl& other) {
   if (!one.is_symbolic() || !other.is_symbolic() || one.itemsize() != other.itemsize()) return false;
   const TensorType a = one.symbolic_type(), b = other.symbolic_type();
-  const auto last = [](const TensorType& t) {
-    sym::Expr out = t.offset;
-    for (size_t d = 0; d < t.rank(); ++d) out += (t.sizes[d] - 1) * t.strides[d];
-    return out;
-  };
-  return sym::follows(sym::Relation::kLess, last(a), b.offset) || sym::follows(sym::Relation::kLess, last(b), a.offset);
+  return sym::follows(sym::Relation::kLess, ops::last_element(a), b.offset) ||
+         sym::follows(sym::Relation::kLess, ops::last_element(b), a.offset);
 }
 
 bool is_dense(const c10::TensorImpl& t) { return t.is_non_overlapping_and_dense(); }

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "ops/last_element.h"
 #include "torch/size_node.h"
 #include "trace/elsewhere.h"
 
@@ -76,14 +77,15 @@ TensorType TraceImpl::symbolic_type() const {
 }
 
 std::optional<sym::Expr> TraceImpl::memory_size() const {
-  sym::Expr size = 1;
+  TensorType type;
   if (symbolic_) {
-    size += symbolic_->offset;
-    for (size_t d = 0; d < symbolic_->sizes.size(); ++d) size += (symbolic_->sizes[d] - 1) * symbolic_->strides[d];
+    type = symbolic_type();
   } else {
-    size += storage_offset();
-    for (int64_t d = 0; d < dim(); ++d) size += (this->size(d) - 1) * stride(d);
+    type.sizes.assign(sizes().begin(), sizes().end());
+    type.strides.assign(strides().begin(), strides().end());
+    type.offset = storage_offset();
   }
+  const sym::Expr size = ops::last_element(type) + 1;
   const int64_t now = symbolic_ ? symbolic_->environment->now(size) : size.value();
   if (now * static_cast<int64_t>(itemsize()) != static_cast<int64_t>(storage().nbytes())) return {};
   return size;

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "frame/interpret/instructions.h"
+#include "frame/own_calls.h"
 #include "trace/assume.h"
 
 namespace flashover::frame {
@@ -188,11 +189,7 @@ PyObject* Interpreter::call_register_hook(PyObject* f, PyObject* const* args, si
 // The program gets a handle of hooks that stand for the tensor's. Its number is known when it is registered for real:
 // until then it is an object that nobody can compute with or hand out.
 PyObject* Interpreter::hook_on_input(PyObject* method, PyObject* tensor, PyObject* hook) {
-  ++uninterpreted;
-  const struct Leave {
-    int& depth;
-    ~Leave() { --depth; }
-  } leave{uninterpreted};
+  const OwnCalls own(&uninterpreted);
   PyObject* type = of_module("torch.utils.hooks", "RemovableHandle");
   Ref ordered = Ref::steal(PyImport_ImportModule("collections"));
   Ref hooks = Ref::steal(ordered ? PyObject_CallMethod(ordered.get(), "OrderedDict", nullptr) : nullptr);

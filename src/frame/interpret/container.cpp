@@ -232,10 +232,12 @@ int Interpreter::set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* val
     // A class with one of __setitem__ and __delitem__ has the other through the same slot.
     static PyObject *const set = PyUnicode_InternFromString("__setitem__"), *const del = PyUnicode_InternFromString(
                                                                                 "__delitem__");
-    auto goes_to = [&](PyTypeObject* base) {
-      if (inherits(&PyMappingMethods::mp_ass_subscript, t, base)) return true;
+    const auto is_in_c = [&] {
       PyObject* method = recorder.type_lookup(t, value != nullptr ? set : del);
-      return method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type && base != &PyODict_Type;
+      return method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type;
+    };
+    const auto goes_to = [&](PyTypeObject* base) {
+      return inherits(&PyMappingMethods::mp_ass_subscript, t, base) || (is_in_c() && base != &PyODict_Type);
     };
     if (PyDict_Check(o) && goes_to(&PyDict_Type)) {
       if (value == nullptr) {
@@ -250,8 +252,7 @@ int Interpreter::set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* val
       if (value != nullptr && !recorder.numbers.is(value)) consume(value);
     } else if (is_deque(o) && goes_to(known_types().deque)) {
       journal.whole(o);
-    } else if (Ref method = Ref::borrow(recorder.type_lookup(t, value != nullptr ? set : del));
-               !(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || (method && Py_TYPE(method.get()) == &PyWrapperDescr_Type)) {
+    } else if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_in_c()) {
       // Code in C writes it, and nobody could take that back: mmap and ctypes, whose classes are on the heap, too.
       throw Declined(std::string("an item of an old object is written: ") + t->tp_name);
     }

@@ -6,6 +6,7 @@
 #include "frame/interpret/calls.h"
 #include "frame/interpret/native.h"
 #include "frame/marks.h"
+#include "frame/own_calls.h"
 #include "frame/size_expression.h"
 
 namespace flashover::frame {
@@ -82,11 +83,7 @@ Ref TorchCalls::snapshot(PyObject* o, bool with_numbers, int depth) {
 // Null: no graph says it.
 Ref TorchCalls::number(PyObject* o) {
   Numbers& numbers = in_.recorder.numbers;
-  struct Uninterpreted {
-    int& depth;
-    explicit Uninterpreted(int& d) : depth(++d) {}
-    ~Uninterpreted() { --depth; }
-  } const uninterpreted(in_.uninterpreted);
+  const OwnCalls own(&in_.uninterpreted);
   if (!module_) module_ = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
   if (!module_) return {};
   const auto size = [&](PyObject* symbol) {
@@ -152,13 +149,12 @@ bool TorchCalls::takes(PyObject* f, PyObject* const* args, size_t nargs) {
 
 // A question that _torch_graph.py answers.
 bool TorchCalls::asks_module(const char* function, PyObject* of) {
-  ++in_.uninterpreted;
+  const OwnCalls own(&in_.uninterpreted);
   Ref module = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
   Ref answer = Ref::steal(!module         ? nullptr
                           : of != nullptr ? PyObject_CallMethod(module.get(), function, "(O)", of)
                                           : PyObject_CallMethod(module.get(), function, nullptr));
   PyErr_Clear();
-  --in_.uninterpreted;
   return answer.get() == Py_True;
 }
 

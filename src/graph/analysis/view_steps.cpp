@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/args.h"
 #include "ops/aten/infer.h"
+#include "ops/last_element.h"
 #include "ops/names.h"
 
 namespace flashover::graph {
@@ -258,12 +259,8 @@ std::optional<ViewSteps> view_steps_by_geometry(const TensorType& parent, const 
                    [&](int64_t a, int64_t b) { return ops::is_smaller_stride(parent.strides[b], parent.strides[a]); });
   if (!is_contiguous(parent)) steps.push_back(permute_step(std::move(order)));
   const sym::Expr offset = child.offset - parent.offset;
-  sym::Expr last = offset;
-  bool empty = false;
-  for (size_t d = 0; d < child.rank(); ++d) {
-    empty |= child.sizes[d].is_const(0);
-    last += (child.sizes[d] - 1) * child.strides[d];
-  }
+  const sym::Expr last = ops::last_element(child) - parent.offset;
+  const bool empty = std::ranges::any_of(child.sizes, [](sym::Expr n) { return n.is_const(0); });
   if (!empty && (!sym::known_le(0, offset) || !sym::known_lt(last, parent.numel()))) return std::nullopt;
   steps.push_back(
       {.kind = Kind::kAsStrided, .sizes = child.sizes, .ends = child.strides, .offset = empty ? 0 : offset});

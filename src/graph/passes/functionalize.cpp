@@ -8,6 +8,7 @@
 #include "graph/analysis/view_steps.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/last_element.h"
 #include "ops/names.h"
 
 namespace flashover::graph {
@@ -37,11 +38,7 @@ bool contains(const std::string_view (&list)[N], std::string_view name) {
 struct Span {
   sym::Expr first, last;
 };
-Span span_of(const TensorType& t, sym::Expr origin) {
-  Span s{t.offset - origin, t.offset - origin};
-  for (size_t d = 0; d < t.rank(); ++d) s.last += (t.sizes[d] - 1) * t.strides[d];
-  return s;
-}
+Span span_of(const TensorType& t, sym::Expr origin) { return {t.offset - origin, ops::last_element(t) - origin}; }
 bool is_empty(const TensorType& t) {
   return std::any_of(t.sizes.begin(), t.sizes.end(), [](sym::Expr n) { return n.is_const(0); });
 }

@@ -290,9 +290,10 @@ bool known_sizes_of(const Sizes& a, const Sizes& b) {
 bool roll(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto shifts = integers(arg(in, 1)), dims = integers(arg(in, 2));
-  if (x && dims)  // torch raises for others
+  // Torch raises for dimensions that are not there. Places are taken modulo the sizes, which must not be 0 for that.
+  if (x && dims)
     for (int64_t d : *dims)
-      if (x->rank() == 0 || !wrap_dim(d, x->rank())) return false;
+      if (const auto at = wrap_dim(d, x->rank()); x->rank() == 0 || !at || x->sizes[*at].is_const(0)) return false;
   if (const auto places = size_list(arg(in, 1)); x && places && dims && !known_sizes_of(*places, x->sizes)) {
     // What is known of where the two parts meet, for the decomposition.
     if (places->size() != (dims->empty() ? 1 : dims->size())) return false;
@@ -305,9 +306,6 @@ bool roll(In in, Types& outs) {
     return dense_self(*x, outs);
   }
   if (!x || !shifts || !dims || shifts->size() != (dims->empty() ? 1 : dims->size())) return false;
-  // Places are taken modulo the sizes: what is compiled for all sizes does not serve these.
-  for (int64_t d : *dims)
-    if (const auto at = wrap_dim(d, x->rank()); at && x->sizes[*at].is_const(0)) return false;
   if (dims->empty() || suggest_format(*x) == MemoryFormat::kContiguous) {
     for (Expr e : x->sizes)
       if (e.is_const(0)) return same_as_clone(in, outs);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/aten/infer.h"
+#include "ops/last_element.h"
 #include "sym/environment.h"
 #include "sym/quotient.h"
 
@@ -358,9 +359,7 @@ bool as_strided(In in, Types& outs) {  // (self, size, stride, storage_offset)
   if (constant(out.offset) && std::ranges::all_of(out.sizes, constant) && std::ranges::all_of(out.strides, constant))
     return one(outs, std::move(out));
   // Whether it is a part of x: views that are must be known to be.
-  Expr last = out.offset;
-  for (size_t d = 0; d < out.rank(); ++d) last += (out.sizes[d] - 1) * out.strides[d];
-  sym::known_lt(last, x->offset + x->numel());
+  sym::known_lt(last_element(out), x->offset + x->numel());
   return one(outs, std::move(out));
 }
 

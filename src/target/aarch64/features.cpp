@@ -15,22 +15,21 @@ namespace {
 struct Feature {
   const char* name;
   IsaLimit limit;  // the lowest that it can be used under
-  unsigned long capability, second;
+  unsigned long capability;
 };
 constexpr Feature kFeatures[] = {
-    {"aarch64", IsaLimit::kScalar, 0, 0},
-    {"scalar", IsaLimit::kScalar, 0, 0},
+    {"aarch64", IsaLimit::kScalar, 0},
+    {"scalar", IsaLimit::kScalar, 0},
     // The level that kernels are generated for: FLASHOVER_ISA=scalar does without, its other levels are x86's.
-    {"neon", IsaLimit::kAvx2, HWCAP_ASIMD, 0},
+    {"neon", IsaLimit::kAvx2, HWCAP_ASIMD},
 };
 
 }  // namespace
 
 bool has_feature(std::string_view name) {
-  static const unsigned long capabilities = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  static const unsigned long capabilities = getauxval(AT_HWCAP);
   for (const Feature& f : kFeatures)
-    if (name == f.name)
-      return f.limit <= isa_limit() && (capabilities & f.capability) == f.capability && (second & f.second) == f.second;
+    if (name == f.name) return f.limit <= isa_limit() && (capabilities & f.capability) == f.capability;
   return false;
 }
 
