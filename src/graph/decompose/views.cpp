@@ -169,6 +169,12 @@ bool rot90(Builder& b, const Node& n, Outs& outs) {
   outs = {x};
   return true;
 }
+// shift mod size, without a division where the size is known to be larger than the shift.
+sym::Expr within_size(sym::Expr shift, sym::Expr size) {
+  if (sym::known_le(0, shift) && sym::known_lt(shift, size)) return shift;
+  if (sym::known_lt(shift, 0) && sym::known_le(-shift, size)) return size + shift;
+  return sym::mod(shift, size);
+}
 bool roll(Builder& b, const Node& n, Outs& outs) {
   const auto shifts = ops::aten::size_list(arg(n, 1));
   auto dims = integers(arg(n, 2));
@@ -187,7 +193,7 @@ bool roll(Builder& b, const Node& n, Outs& outs) {
     dims = Ints{0};
   }
   for (size_t i = 0; i < dims->size(); ++i) {
-    const sym::Expr size = b.size(x, (*dims)[i]), shift = sym::mod((*shifts)[i], size);
+    const sym::Expr size = b.size(x, (*dims)[i]), shift = within_size((*shifts)[i], size);
     if (shift.is_const(0)) continue;
     ValueId tail = b.slice(x, (*dims)[i], size - shift, size), head = b.slice(x, (*dims)[i], 0, size - shift);
     x = b.cat({tail, head}, (*dims)[i]);
