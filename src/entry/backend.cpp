@@ -318,6 +318,7 @@ compile::CompileTarget environment(const graph::Graph& graph, const compile::Opt
   p.strict_numerics = p.eagers_bits || options.flag("eager_roundings");
   p.deterministic = at::globalContext().deterministicAlgorithms();
   p.random_threads = random_threads;
+  p.pack_budget = int_option(options.values, "weight_copies") << 20;
   e.versions = std::string("torch " TORCH_VERSION " flashover ") + version();
   return e;
 }

@@ -107,7 +107,7 @@ constexpr Pass kPasses[] = {
      "cse",
      "operands on the CPU of an operator on a GPU are copied there, since patterns and kernels know one device"},
     {"fold_batch_norm",
-     unless_eagers_bits<plain<fold_batch_norm>>,
+     unless_eagers_bits<by_machine<fold_batch_norm>>,
      kFunctional,
      kFunctional,
      {kProgram},

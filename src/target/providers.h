@@ -38,7 +38,7 @@ struct Providers {
   // Rows from which MKL's packed f32 weight is quicker than the plain one (Sapphire Rapids: level at 16, 1.1-1.4x from
   // 32 on, slower below).
   int64_t mkl_packed_rows = 16;
-  // Packed copies of weights cost memory: stop at this many bytes a graph.
+  // Copies of weights cost memory: each pass that makes some stops at this many bytes a graph (option weight_copies).
   int64_t pack_budget = int64_t{4} << 30;
   bool strict_numerics = false;  // keep every rounding that eager does
   bool eagers_bits = false;      // and every order of its sums: only what means one computation is ours

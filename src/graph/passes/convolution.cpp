@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <unordered_set>
+#include <vector>
 
 #include "graph/passes/linear.h"
 #include "graph/rewrite/convolution.h"
@@ -20,12 +22,31 @@ constexpr std::string_view kPackedConvolution = "mkldnn._convolution_pointwise.d
                            kConvolutionOfAnySize = "flashover.convolution_of_any_size.default";
 constexpr std::string_view kDepthwise = "flashover.depthwise_last.default";
 
+struct State {
+  const target::Providers& providers;
+  int64_t room;  // bytes that are left for packed weights
+};
+const target::Providers& machine(const void* user) { return static_cast<const State*>(user)->providers; }
+
 Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim
   std::vector<int64_t> list = ops::as_ints(a);
   if (list.size() == 1) list.resize(count, list[0]);
   return int_list(list);
 }
 
+// Weights of convolutions that are copies already: cast, or with a batch norm in them.
+std::vector<TensorType> copied_weights(const Graph& g) {
+  const std::vector<bool> frozen = frozen_values(g);
+  std::unordered_set<ValueId> copies, read;
+  std::vector<TensorType> out;
+  for (const Node& n : g.nodes) {
+    if (!moves_elements_only(n)) copies.insert(n.outs.begin(), n.outs.end());
+    if (n.op->name != op::convolution) continue;
+    const ValueId weight = ops::as_value(n.args[kWeight]);
+    if (frozen[weight] && copies.contains(weight) && read.insert(weight).second) out.push_back(g.type(weight));
+  }
+  return out;
+}
 // A kernel of one point, stride 1: a product of all points (rows) with one matrix.
 bool is_point(const TensorType& input, const TensorType& w, std::span<const Arg> geometry) {  // stride, padding, ...
   return std::all_of(w.sizes.begin() + 2, w.sizes.end(), [](sym::Expr e) { return e.is_const(1); }) &&
@@ -63,7 +84,8 @@ bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> 
 }
 
 bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& providers = *static_cast<const target::Providers*>(user);
+  auto& state = *static_cast<State*>(const_cast<void*>(user));
+  const target::Providers& providers = state.providers;
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight);
   const bool dtype = input.dtype == DType::kF32 || (input.dtype == DType::kBF16 && providers.onednn_bf16) ||
@@ -74,6 +96,9 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   if ((rank != 4 && rank != 5) || w.rank() != rank || !input.sizes[1].is_const() || !all_const(w.sizes)) return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  // (What is packed takes the place of a weight that is a copy already.)
+  const Node* made = r.def(weight);
+  if ((!made || moves_elements_only(*made)) && !take_room(w, state.room)) return false;
 
   TensorType type = r.b.type(n.outs[0]);
   type.strides = channels_last_strides(type.sizes);
@@ -226,7 +251,7 @@ struct ChannelsLastForward {
 std::optional<ChannelsLastForward> channels_last_forward(Rewriter& r, const Node& n, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
-  if (!suits_channels_last(*static_cast<const target::Providers*>(user), input, w)) return std::nullopt;
+  if (!suits_channels_last(machine(user), input, w)) return std::nullopt;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return std::nullopt;
   return ChannelsLastForward{x, weight, bias, input, w, out};
@@ -277,9 +302,7 @@ std::optional<ChannelsLastBackward> channels_last_backward(Rewriter& r, const No
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
-  if (!needed || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
-      out.dtype != input.dtype)
-    return std::nullopt;
+  if (!needed || !suits_channels_last(machine(user), input, w) || out.dtype != input.dtype) return std::nullopt;
   return ChannelsLastBackward{*needed, g, x, weight, out, input, w};
 }
 
@@ -331,8 +354,7 @@ target::OwnConvolution own_convolution(
 bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
-  const target::OwnConvolution own =
-      own_convolution(*static_cast<const target::Providers*>(user), input, w, out, std::span(n.args).subspan(kStride));
+  const target::OwnConvolution own = own_convolution(machine(user), input, w, out, std::span(n.args).subspan(kStride));
   if (!own.forward) return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
@@ -369,7 +391,7 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
   if (!needed) return false;
-  const auto& providers = *static_cast<const target::Providers*>(user);
+  const auto& providers = machine(user);
   const target::OwnConvolution own = own_convolution(providers, input, w, out, std::span(n.args).subspan(4));
   if (!((*needed)[0] && own.input) && !((*needed)[1] && own.weight)) return false;
   results.assign(3, kNoValue);
@@ -430,7 +452,7 @@ bool may_be_own(const target::Providers& p, const TensorType& input, const Tenso
   return depthwise ? p.own_f32 : p.own_bf16;
 }
 bool choose_in_call(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& p = *static_cast<const target::Providers*>(user);
+  const auto& p = machine(user);
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType out = r.b.type(n.outs[0]);
   if (!may_be_own(p, r.b.type(x), r.b.type(weight), out, std::span(n.args).subspan(kStride))) return false;
@@ -443,7 +465,7 @@ bool choose_in_call(Rewriter& r, const Node& n, Values& results, const void* use
   return true;
 }
 bool choose_in_call_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& p = *static_cast<const target::Providers*>(user);
+  const auto& p = machine(user);
   const auto needed = needed_gradients(n);
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
@@ -502,7 +524,7 @@ bool take_points_backward(Rewriter& r, const Node& n, Values& results, const voi
   const auto needed = needed_gradients(n);
   const ValueId g = ops::as_value(n.args[0]), x = ops::as_value(n.args[1]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(ops::as_value(n.args[2]));
-  if (static_cast<const target::Providers*>(user)->onednn_strided_points || !needed || input.dtype != DType::kF32 ||
+  if (machine(user).onednn_strided_points || !needed || input.dtype != DType::kF32 ||
       input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 || !all_const(input.sizes) ||
       !all_const(w.sizes) || !all_const(out.sizes) || ops::as_bool(n.args[7]) || all_are(n.args[4], 1) || !(*needed)[1])
     return false;
@@ -526,7 +548,7 @@ bool take_points_backward(Rewriter& r, const Node& n, Values& results, const voi
 
 // activation(conv): the convolution computes it.
 bool take_activation_of_convolution(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& providers = *static_cast<const target::Providers*>(user);
+  const auto& providers = machine(user);
   const ValueId top = ops::as_value(n.args[0]);
   if (providers.strict_numerics || r.uses(top) != 1) return false;
   const ValueId v = skip_copies(r, top);
@@ -572,7 +594,10 @@ constexpr RewriteRule kConvolution[] = {
 }  // namespace
 
 Graph convolution(Graph g, const target::Providers& providers) {
-  return rewrite(std::move(g), kConvolution, &providers);
+  State state{providers, providers.pack_budget};
+  for (const TensorType& copy : copied_weights(g))
+    if (!take_room(copy, state.room)) state.room = 0;
+  return rewrite(std::move(g), kConvolution, &state);
 }
 
 }  // namespace flashover::graph

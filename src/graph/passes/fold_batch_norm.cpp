@@ -16,9 +16,13 @@ struct BatchNorm {
   double eps = 0;
 };
 
+struct FoldState {
+  int64_t room;  // bytes that are left for copies of weights
+};
+
 // y = (x - mean) / sqrt(variance + eps) * gamma + beta with x = conv(w) + b:
 // conv with w' = w * scale and b' = (b - mean) * scale + beta, scale = gamma / sqrt(variance + eps)
-bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results) {
+bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results, FoldState& state) {
   for (size_t i = 1; i < n.outs.size(); ++i)
     if (n.outs[i] != kNoValue && r.uses(n.outs[i]) > 0) return false;
   const Node* found = r.def(bn.x, op::convolution);
@@ -32,6 +36,8 @@ bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Valu
   if (!r.is_frozen(weight) || (bias && !r.is_frozen(*bias))) return false;
   const DType dtype = r.b.dtype(weight);
   if ((dtype != DType::kF32 && !is_reduced(dtype)) || r.b.dtype(n.outs[0]) != r.b.dtype(bn.x)) return false;
+
+  if (!take_room(r.b.type(weight), state.room)) return false;
 
   Builder& b = r.b;
   const ValueId eps = b.scalar_like(*bn.variance, bn.eps);
@@ -55,7 +61,7 @@ bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Valu
 
 // (input, weight, bias, running_mean, running_var, [training,] momentum, eps)
 template <size_t eps>
-bool fold_as(Rewriter& r, const Node& n, Values& results, const void*) {
+bool fold_as(Rewriter& r, const Node& n, Values& results, const void* user) {
   if (eps == 7 && ops::as_bool(n.args[5])) return false;  // training: batch statistics
   return fold_into_convolution(r, n,
                                {.x = ops::as_value(n.args[0]),
@@ -64,7 +70,7 @@ bool fold_as(Rewriter& r, const Node& n, Values& results, const void*) {
                                 .mean = ops::as_optional_value(n.args[3]),
                                 .variance = ops::as_optional_value(n.args[4]),
                                 .eps = ops::as_double(n.args[eps])},
-                               results);
+                               results, *static_cast<FoldState*>(const_cast<void*>(user)));
 }
 
 constexpr RewriteRule kFold[] = {
@@ -74,6 +80,9 @@ constexpr RewriteRule kFold[] = {
 
 }  // namespace
 
-Graph fold_batch_norm(Graph g) { return rewrite(std::move(g), kFold); }
+Graph fold_batch_norm(Graph g, const target::Providers& providers) {
+  FoldState state{providers.pack_budget};
+  return rewrite(std::move(g), kFold, &state);
+}
 
 }  // namespace flashover::graph

@@ -22,10 +22,6 @@ struct WideningState {
   }
 };
 
-bool moves_elements_only(const Node& n) {
-  return n.op->prim == Prim::permute || n.op->prim == Prim::reshape || n.op->prim == Prim::broadcast;
-}
-
 // Conversions stand before views, so that a weight has one however its readers turn it, and what is repeated is
 // converted once.
 ValueId widened(Rewriter& r, ValueId v) {

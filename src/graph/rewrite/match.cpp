@@ -48,6 +48,18 @@ TensorType opaque_type(TensorType t) {
   t.opaque = true;
   return t;
 }
+bool moves_elements_only(const Node& n) {
+  return n.op->prim == Prim::permute || n.op->prim == Prim::reshape || n.op->prim == Prim::broadcast;
+}
+bool take_room(const TensorType& weight, int64_t& room) {
+  if (weight.device.type != DeviceType::kCPU) return true;
+  const sym::Expr elements = weight.numel();
+  if (!elements.is_const()) return false;
+  const int64_t bytes = elements.value() * info(weight.dtype).bytes;
+  if (bytes > room) return false;
+  room -= bytes;
+  return true;
+}
 TensorType dense_type(TensorType t) {
   t.strides = contiguous_strides(t.sizes);
   t.offset = 0;

@@ -16,6 +16,9 @@ ValueId transposed(Rewriter& r, ValueId v);
 std::optional<double> known_number(Rewriter& r, const Arg& a);
 bool all_const(const Sizes& sizes);  // positive constants
 TensorType opaque_type(TensorType t);
+bool moves_elements_only(const Node& n);  // permute, reshape, broadcast
+// Whether a copy of this weight finds room, in bytes, and takes it. Only copies on a CPU need any.
+bool take_room(const TensorType& weight, int64_t& room);
 TensorType dense_type(TensorType t);                                     // contiguous, offset 0
 Sizes channels_last_strides(const Sizes& sizes);                         // batch, channels, spatial...
 TensorType channels_last(TensorType t);                                  // the same, offset 0
