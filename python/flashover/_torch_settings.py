@@ -55,6 +55,7 @@ _MAPPED: dict[str, dict[str, tuple[str, Callable[[Any], dict[str, Any]]]]] = {
         "emulate_precision_casts": ("eager_roundings", lambda value: {"eager_roundings": value}),
         "fx_graph_cache": ("cache", lambda value: {} if value else {"cache": False}),
         "force_disable_caches": ("cache=False", lambda value: {"cache": False} if value else {}),
+        "cpp.weight_prepack": ("weight_copies=0", lambda value: {} if value else {"weight_copies": 0}),
         "trace.enabled": ("keep_text", _on("keep_text")),
     },
     DYNAMO: {

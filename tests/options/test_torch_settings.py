@@ -99,6 +99,8 @@ def test_configuration_that_becomes_options() -> None:
     with torch._functorch.config.patch(activation_memory_budget=0.5), torch._inductor.config.patch(max_autotune=True):
         assert options.resolve(None, None) == {"memory_budget": "50", "max_autotune": "True"}
         assert options.resolve(None, {"memory_budget": 70})["memory_budget"] == "70"
+    with torch._inductor.config.patch({"cpp.weight_prepack": False}):
+        assert options.resolve(None, None) == {"weight_copies": "0"}
     assert options.resolve(None, None) == {}
 
 
