@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from seed_batches import run_batch
 
 import flashover
 
@@ -252,7 +253,7 @@ def check(seed: int, compiled: Callable[..., Any] = flashover.compile) -> str:
         outcomes.append([called(f, n, rows, kinds, objects) for n, rows in calls])
     for call, want, got in zip(calls, *outcomes, strict=True):
         if repr(want) != repr(got):
-            return f"seed {seed}, call {call} of {calls}\n{source}\n{kinds}\neager    {want}\ncompiled {got}"
+            return f"call {call} of {calls}\n{source}\n{kinds}\neager    {want}\ncompiled {got}"
     return ""
 
 
@@ -264,15 +265,15 @@ def main() -> int:
     parser.add_argument("--dynamic", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    end, failed, seed = time.time() + options.seconds, 0, options.start
-    while time.time() < end and seed < options.start + options.count:
-        if problem := check(seed, functools.partial(flashover.compile, dynamic=options.dynamic or None)):
-            failed += 1
-            print(problem, flush=True)
-        flashover.reset()
-        seed += 1
-    print(f"{seed - options.start} programs, {failed} wrong; {flashover.compile_stats()}")
-    return 1 if failed else 0
+    compiled = functools.partial(flashover.compile, dynamic=options.dynamic or None)
+    counts: dict[str, int] = {}
+    end, seed, stop = time.time() + options.seconds, options.start, options.start + options.count
+    while time.time() < end and seed < stop:
+        some = range(seed, min(seed + 40, stop))
+        run_batch(some, lambda seed: (check(seed, compiled), ""), counts)
+        seed = some.stop
+    print(f"{sum(counts.values())} programs from {options.start} to {seed}: {counts}")
+    return 1 if counts.get("wrong", 0) + counts.get("crashed", 0) else 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def test_writes_are_eagers(first: int) -> None:
     for seed in range(first, first + 20):
         problem = fuzz.check(seed)
         flashover.reset()
-        assert not problem, problem
+        assert not problem, f"seed {seed}: {problem}"
 
 
 def test_the_comparison_sees_other_writes() -> None:

@@ -14,7 +14,7 @@ namespace {
 struct WideningState {
   const target::Providers& providers;
   std::unordered_set<ValueId> copied{};  // weights that are kept in f32 beside what they were
-  int64_t copied_bytes = 0;
+  int64_t room;                          // bytes that are left for such copies
 
   bool is_slow(const TensorType& t) const {
     return t.device.type == DeviceType::kCPU &&
@@ -38,13 +38,11 @@ bool finds_room(Rewriter& r, ValueId v, WideningState& state) {
   if (!r.is_frozen(v)) return true;
   const Node* view = r.def(v);
   while (view && moves_elements_only(*view)) view = r.def(v = ops::as_value(view->args[0]));
-  const TensorType type = r.b.type(v);
+  TensorType type = r.b.type(v);
   if (state.copied.contains(v) || skip_narrowing(r, v) != v || !all_const(type.sizes)) return true;
-  int64_t bytes = info(DType::kF32).bytes;
-  for (const sym::Expr n : type.sizes) bytes *= n.value();
-  if (state.copied_bytes + bytes > state.providers.pack_budget) return false;
+  type.dtype = DType::kF32;
+  if (!take_room(type, state.room)) return false;
   state.copied.insert(v);
-  state.copied_bytes += bytes;
   return true;
 }
 
@@ -99,7 +97,7 @@ constexpr RewriteRule kWiden[] = {{op::mm, kInF32, widen_matrices<0>},
 
 Graph widen_products(Graph g, const target::Providers& providers) {
   if (providers.strict_numerics || (!providers.slow_bf16 && !providers.slow_f16)) return g;
-  WideningState state{providers};
+  WideningState state{.providers = providers, .room = providers.pack_budget};
   return rewrite(std::move(g), kWiden, &state);
 }
 
