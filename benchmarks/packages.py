@@ -251,7 +251,13 @@ def main() -> int:
         for name in options.models.split(","):
             if any((r["model"], r["threads"]) == (name, threads) and "seconds" in r for r in done):
                 continue
-            row = {"model": name, "threads": threads, "batch": options.batch, "budget": options.seconds, "realtime": options.realtime}
+            row = {
+                "model": name,
+                "threads": threads,
+                "batch": options.batch,
+                "budget": options.seconds,
+                "realtime": options.realtime,
+            }
             done.append(run_row(row, cores[:threads]))
             if options.json:
                 options.json.write_text(json.dumps(done, indent=1))

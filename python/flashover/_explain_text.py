@@ -6,6 +6,8 @@ import linecache
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from flashover._numerics import Numerics
+
 # Stages' texts of a graph, in order.
 TEXTS = (
     "traced",
@@ -118,6 +120,8 @@ class Explained(Protocol):
     def recompiles(self) -> list[dict[str, Any]]: ...
     @property
     def eager(self) -> list[dict[str, Any]]: ...
+    @property
+    def numerics(self) -> Numerics | None: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 

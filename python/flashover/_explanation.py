@@ -7,13 +7,14 @@ from typing import Any
 
 from flashover._explain_text import TEXTS, everything, parts_of_label
 from flashover._nearest import did_you_mean
+from flashover._numerics import Numerics, numerics_of
 from flashover._stacks import of_user
 from flashover._summary import summary, summary_html
 
 
 class Explanation:
     """What compiling gave: str() is a summary for people; by name there is the rest: .breaks, .recompiles, .kernels,
-    .externs, .eager, .guards, .plan, .text() and .text("stage"), .to_dict(), .to_html(), .save("page.html")."""
+    .externs, .eager, .guards, .plan, .numerics, .text() and .text("stage"), .to_dict(), .to_html(), .save("page.html")."""
 
     def __init__(self, name: str, entries: list[dict[str, Any]], tallies: dict[str, Any]) -> None:
         self.name = name
@@ -94,6 +95,13 @@ class Explanation:
         return [g for e in self.entries for g in e["guards"]]
 
     @property
+    def numerics(self) -> Numerics | None:
+        """Which operators have eager's bits (with the option batch_invariant: a row's own in any batch), and what was
+        given up, by operator and line. None where the stages' texts were not kept (option keep_text)."""
+        eager = [*self.eager, *({**d, "count": 1} for d in self.declines)]
+        return numerics_of((e["texts"]["numerics"] for e in self.graphs if "numerics" in e["texts"]), eager)
+
+    @property
     def plan(self) -> str:
         """What runs in which order in which memory."""
         return self.text("plan")
@@ -136,6 +144,7 @@ class Explanation:
             "eager": self.eager,
             "eager_call_count": self.tallies["eager_calls"],
             "eager_frame_count": self.tallies["eager_frames"],
+            "numerics": None if (found := self.numerics) is None else found.to_dict(),
             "bandwidth": self.bandwidth,
             "call_seconds": self.call_seconds,
             "eager_seconds": self.eager_seconds,

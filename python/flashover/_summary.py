@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flashover._explain_text import Explained, size, with_text
+from flashover._numerics import NOT_PROMISED
 from flashover._reasons import reason_of
 
 MOST_LINES = 40
@@ -222,6 +223,12 @@ def training_line(e: Explained) -> Iterator[str]:
         )
 
 
+def numerics_lines(e: Explained) -> Iterator[str]:
+    """Where an option promises bits."""
+    if (found := e.numerics) is not None and found.promise != NOT_PROMISED:
+        yield from found.lines(_PLACES, short)
+
+
 def sizes_line(e: Explained) -> Iterator[str]:
     symbols = sorted({s["size"] for g in e.graphs for s in g["symbols"] if s["value"] is None})
     if symbols:
@@ -240,6 +247,7 @@ def summary(e: Explained) -> list[str]:
     lines += shares_line(e)
     lines += training_line(e)
     lines += sizes_line(e)
+    lines += numerics_lines(e)
     lines += [f"memory of {device}: {rate / 1e9:.0f} GB/s measured (copying)" for device, rate in e.bandwidth.items()]
     lines += compile_line(e)
     lines = lines[: MOST_LINES - 1]

@@ -51,7 +51,22 @@ def resolve(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, st
     table = _C.options()
     defaults = {name: default for name, (_, default, _) in table.items()}
     own = _torch_settings.with_torchs(own, defaults)
-    return {key: _checked(key, table[key][0], given) for key, given in own.items()}
+    values = {key: _checked(key, table[key][0], given) for key, given in own.items()}
+    _check_together(values)
+    return values
+
+
+def _check_together(values: Mapping[str, str]) -> None:
+    """Promises that exclude each other."""
+    if values.get("batch_invariant") != "True":
+        return
+    if values.get("strict_numerics") == "True":
+        raise InvalidOptions(
+            "options 'strict_numerics' and 'batch_invariant': eager's bits of a row change with the batch, so only one "
+            "of them can be had"
+        )
+    if values.get("compile") == "background":
+        raise InvalidOptions("options 'batch_invariant' and 'compile=background': the first calls would run eager")
 
 
 def for_backend(mode: str | None, options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -13,6 +13,7 @@
 #include "compile/products.h"
 #include "compile/reuse.h"
 #include "graph/analysis/devices.h"
+#include "graph/analysis/numerics.h"
 #include "graph/analysis/symbolic.h"
 #include "graph/eager_memory.h"
 #include "graph/origin.h"
@@ -28,16 +29,21 @@ using graph::Graph;
 using graph::Pipeline;
 
 // The rows of that pipeline, in order (graph/passes.h says why each stands where it stands).
-void run(Pipeline pipeline, Graph& g, Device device, const CompileTarget& env, PassRunner& passes,
-         graph::Joint* joint = nullptr) {
+void run(Pipeline pipeline, Graph& g, Device device, const CompileTarget& env, PassRunner& passes) {
   for (const graph::Pass& pass : graph::passes())
-    if (pass.pipelines.contains(pipeline)) passes.run(pass, g, {env.providers, device, joint});
+    if (pass.pipelines.contains(pipeline)) passes.run(pass, g, {env.providers, device, nullptr});
 }
 
 // What eager recorded becomes a pure program of prims and extern calls.
 Graph to_core(Graph g, Device device, const CompileTarget& env, PassRunner& passes, graph::Joint* joint = nullptr) {
   g = graph::with_origins(std::move(g));
-  run(Pipeline::kProgram, g, device, env, passes, joint);
+  std::optional<graph::OriginTable> origins;
+  for (const graph::Pass& pass : graph::passes()) {
+    if (!pass.pipelines.contains(Pipeline::kProgram)) continue;
+    passes.run(pass, g, {env.providers, device, joint});
+    if (passes.wants_text() && !origins && pass.output == Form::kFunctional) origins = graph::origin_numerics(g);
+  }
+  if (origins) passes.text("numerics", graph::print(graph::certify_numerics(g, *origins, env.providers)));
   return g;
 }
 
@@ -52,10 +58,14 @@ planner::Schedule to_loops(Graph core, Device device, const CompileTarget& env, 
                            FuseProducts fuse_products = {}) {
   run(Pipeline::kSchedule, core, device, env, passes);
   planner::Options options{.loops = {.threads = env.threads},
-                           .exact = core.facts.exact,
+                           .exact = core.facts.exact || env.providers.batch_invariant,
                            .own_operators = env.providers.own_f32,
                            .device = device,
                            .want_text = passes.wants_text()};
+  if (env.providers.batch_invariant) {
+    options.loops.order_by_dims = true;
+    options.loops.split_numel = INT64_MAX;  // few rows are cut as many are: not at all
+  }
   if (device.type != DeviceType::kCPU) {
     options.loops.processors = env.gpu->processors;
     options.memory_limit = memory.limit.bytes;

@@ -24,6 +24,7 @@
 #include "base/pages.h"
 #include "base/unexpected_size.h"
 #include "cpu_kernels/attention.h"
+#include "cpu_kernels/by_rows.h"
 #include "cpu_kernels/convolution.h"
 #include "cpu_kernels/convolution_weights.h"
 #include "cpu_kernels/depthwise_last.h"
@@ -905,6 +906,7 @@ void register_operators() {
         "int groups, str attr, Scalar?[] scalars, str? algorithm) -> Tensor",
         "convolution_of_any_size", convolution_of_any_size_op);
     define_flex(library);
+    define_by_rows(library);
     library.def("size_of_data(Tensor number) -> Tensor");
     library.impl("size_of_data", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, size_of_data_op));
     library.def("check_sizes(int a, int b, int relation, str what) -> ()");

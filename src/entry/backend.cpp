@@ -315,7 +315,8 @@ compile::CompileTarget environment(const graph::Graph& graph, const compile::Opt
   p.onednn_f16 = p.onednn && p.onednn_f16;
   if (options.flag("max_autotune")) e.measure = measure;
   p.eagers_bits = options.flag("strict_numerics");
-  p.strict_numerics = p.eagers_bits || options.flag("eager_roundings");
+  p.batch_invariant = options.flag("batch_invariant");
+  p.strict_numerics = p.eagers_bits || p.batch_invariant || options.flag("eager_roundings");
   p.deterministic = at::globalContext().deterministicAlgorithms();
   p.random_threads = random_threads;
   p.pack_budget = int_option(options.values, "weight_copies") << 20;

@@ -27,6 +27,7 @@
 #include "graph/passes/recognize_gelu.h"
 #include "graph/passes/relax_layout.h"
 #include "graph/passes/require_exact.h"
+#include "graph/passes/row_by_row.h"
 #include "graph/passes/scalarize_operands.h"
 #include "graph/passes/select_attention.h"
 #include "graph/passes/split_frozen.h"
@@ -53,6 +54,11 @@ Graph by_device(Graph g, const PassContext& c) {
 template <auto pass>
 Graph unless_eagers_bits(Graph g, const PassContext& c) {
   return c.providers.eagers_bits ? std::move(g) : pass(std::move(g), c);
+}
+// ... or which chooses by the number of rows.
+template <auto pass>
+Graph unless_bits_are_promised(Graph g, const PassContext& c) {
+  return c.providers.batch_invariant ? std::move(g) : unless_eagers_bits<pass>(std::move(g), c);
 }
 // NOLINTNEXTLINE(performance-unnecessary-value-param): every pass is handed its graph
 Graph run_functionalize(Graph g, const PassContext&) { return functionalize(g); }
@@ -114,7 +120,7 @@ constexpr Pass kPasses[] = {
      "",
      "fixed statistics go into the convolution's weight; a batch norm is whole before decompose only"},
     {"fuse_attention",
-     unless_eagers_bits<by_machine<fuse_attention>>,
+     unless_bits_are_promised<by_machine<fuse_attention>>,
      kFunctional,
      kFunctional,
      {kProgram},
@@ -141,22 +147,29 @@ constexpr Pass kPasses[] = {
      {kProgram},
      "fold_batch_norm fuse_attention",
      "on a CPU without 16-bit arithmetic: products, convolutions and attention of 16-bit floats run in f32"},
+    {"row_by_row",
+     by_machine<row_by_row>,
+     kFunctional,
+     kFunctional,
+     {kProgram},
+     "fold_batch_norm widen_products",
+     "option batch_invariant: products, convolutions and attention whose rows do not know of each other"},
     {"convolution",
-     unless_eagers_bits<by_machine<convolution>>,
+     unless_bits_are_promised<by_machine<convolution>>,
      kFunctional,
      kFunctional,
      {kProgram},
      "hoist_slices fold_batch_norm recognize_gelu widen_products",
      "on the CPU: which library computes it, its weight packed, its activation in it"},
     {"linear",
-     unless_eagers_bits<by_machine<linear>>,
+     unless_bits_are_promised<by_machine<linear>>,
      kFunctional,
      kFunctional,
      {kProgram},
      "recognize_gelu widen_products",
      "on the CPU: which library computes a product, its weight packed, its activation in it"},
     {"cuda_library",
-     unless_eagers_bits<by_machine<cuda_library>>,
+     unless_bits_are_promised<by_machine<cuda_library>>,
      kFunctional,
      kFunctional,
      {kProgram},
@@ -167,8 +180,8 @@ constexpr Pass kPasses[] = {
      kFunctional,
      kCore,
      {kProgram},
-     "hoist_slices fold_batch_norm fuse_attention flush_denormals recognize_gelu widen_products convolution linear "
-     "cuda_library",
+     "hoist_slices fold_batch_norm fuse_attention flush_denormals recognize_gelu widen_products row_by_row convolution "
+     "linear cuda_library",
      "operators become prims; what has no row stays an extern call"},
     {"lower_complex",
      plain<lower_complex>,
@@ -192,14 +205,14 @@ constexpr Pass kPasses[] = {
      "decompose lower_random",
      "what follows from the program alone is computed, what changes nothing goes: masks, scalars, chains of views"},
     {"select_attention",
-     unless_eagers_bits<by_machine<select_attention>>,
+     unless_bits_are_promised<by_machine<select_attention>>,
      kCore,
      kCore,
      {kProgram},
      "fold",
      "ATen's attention on the CPU becomes ours; masks that change nothing are gone only now"},
     {"one_row",
-     unless_eagers_bits<plain<one_row>>,
+     unless_bits_are_promised<plain<one_row>>,
      kCore,
      kCore,
      {kProgram},

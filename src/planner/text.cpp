@@ -16,6 +16,7 @@ struct Number {
 constexpr Number kNumbers[] = {
     {"threads", [](Options& o, int64_t n) { o.loops.threads = static_cast<int>(n); }},
     {"split_numel", [](Options& o, int64_t n) { o.loops.split_numel = n; }},
+    {"order_by_dims", [](Options& o, int64_t n) { o.loops.order_by_dims = n != 0; }},
     {"processors", [](Options& o, int64_t n) { o.loops.processors = static_cast<int>(n); }},
     {"memory_limit", [](Options& o, int64_t n) { o.memory_limit = n; }},
     {"working_limit", [](Options& o, int64_t n) { o.working_limit = n; }},

@@ -13,7 +13,8 @@ using loops::Instr;
 using loops::Op;
 using loops::Reduce;
 
-// Vectors of a row that are in flight at once (kInner).
+// Vectors of a row that are in flight at once (kInner). As many whatever lies beside a sum where other kernels compute
+// the same one.
 int inner_copies(const Emission& e, const loops::Stage& s) {
   int work = 0;
   bool folds = false, position = false;
@@ -27,7 +28,7 @@ int inner_copies(const Emission& e, const loops::Stage& s) {
                                                                               : 1;
   }
   if (!folds || position) return 1;
-  int copies = work <= 8 ? 4 : work <= 20 ? 2 : 1;
+  int copies = e.k.exact ? 2 : work <= 8 ? 4 : work <= 20 ? 2 : 1;
   if (auto n = s.loops.back().extent.as_const())
     while (copies > 1 && *n < int64_t{copies} * e.facts.lanes.width) copies /= 2;
   return copies;

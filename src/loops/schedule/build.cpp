@@ -53,7 +53,7 @@ double typical_stride(sym::Expr coefficient) { return static_cast<double>(std::a
 
 class KernelBuilder : public RealisedValues {
  public:
-  KernelBuilder(LoopProgram& p, const Group& g, const BuildOptions& options) : p_(p), g_(g), gpu_(options.gpu) {}
+  KernelBuilder(LoopProgram& p, const Group& g, const BuildOptions& options) : p_(p), g_(g), gpu_(options.gpu), order_by_dims_(options.order_by_dims) {}
 
   Built run() {
     for (int32_t i : g_.nodes)
@@ -72,6 +72,26 @@ class KernelBuilder : public RealisedValues {
   }
 
  private:
+  // Lanes along a row where sums are over their operand's last dim; else whole rows beside each other, or one row alone,
+  // which add up in the same order.
+  Vector mode_by_dims(bool one_row) const {
+    for (int32_t i : g_.nodes)
+      if (is_float_sum(p_.nodes[i]) && is_over_last_dim(p_.nodes[i])) return Vector::kInner;
+    return one_row ? Vector::kNone : Vector::kOuter;
+  }
+  bool is_float_sum(const LoopNode& n) const {
+    return n.kind == LoopNode::Kind::kReduce && is_floating(p_.graph.type(n.value).dtype);
+  }
+  bool sums_floats() const {
+    return std::any_of(g_.nodes.begin(), g_.nodes.end(), [&](int32_t i) { return is_float_sum(p_.nodes[i]); });
+  }
+  bool is_over_last_dim(const LoopNode& n) const {
+    const graph::Node& node = p_.graph.nodes[static_cast<size_t>(n.graph_node)];
+    if (node.op->prim != Prim::sum && node.op->prim != Prim::prod) return false;  // (a window's, in a pool)
+    const auto last = static_cast<int64_t>(p_.graph.type(ops::as_value(node.args[0])).rank()) - 1;
+    const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
+    return std::ranges::find(dims, last) != dims.end();
+  }
   bool is_inner(sym::Expr v) const {
     return std::any_of(g_.vars.begin(), g_.vars.end(),
                        [&](const GroupVar& x) { return x.var == v && x.role == Role::kInner; });
@@ -295,7 +315,8 @@ class KernelBuilder : public RealisedValues {
     Kernel& k = built_.kernel;
     auto [best_row, row_score] = best(rows);
     auto [best_inner, inner_score] = best(inner);
-    k.vector = inner.empty() && rows.empty()                                 ? Vector::kNone
+    k.vector = order_by_dims_ && !inner.empty() && sums_floats() ? mode_by_dims(rows.empty())
+               : inner.empty() && rows.empty()                                 ? Vector::kNone
                : inner.empty() || (!rows.empty() && row_score > inner_score) ? Vector::kOuter
                                                                              : Vector::kInner;
     sorted(rows, k.vector == Vector::kOuter ? best_row : sym::Expr(0));
@@ -309,7 +330,7 @@ class KernelBuilder : public RealisedValues {
       }
     for (sym::Expr v : rows) k.outer.push_back({v, extent_of(v)});
     for (size_t s = 0; s < stage_vars_.size(); ++s)
-      if (!stage_ordered_[s])
+      if (!stage_ordered_[s] && !order_by_dims_)
         sorted(stage_vars_[s], k.vector == Vector::kInner ? best(stage_vars_[s]).first : sym::Expr(0));
     if (k.vector == Vector::kOuter && rows.size() > 1) {
       // Loads that run along another outer loop while stores run along the last one.
@@ -532,7 +553,7 @@ class KernelBuilder : public RealisedValues {
 
   LoopProgram& p_;
   const Group& g_;
-  bool gpu_;
+  bool gpu_, order_by_dims_;
   Built built_;
   std::map<ValueId, int32_t> producer_;  // node of a value that may pass between members
   std::vector<std::vector<sym::Expr>> stage_vars_;
