@@ -14,7 +14,8 @@ from flashover._summary import summary, summary_html
 
 class Explanation:
     """What compiling gave: str() is a summary for people; by name there is the rest: .breaks, .recompiles, .kernels,
-    .externs, .eager, .guards, .plan, .numerics, .text() and .text("stage"), .to_dict(), .to_html(), .save("page.html")."""
+    .externs, .eager, .guards, .plan, .numerics, .text() and .text("stage"), .to_dict(), .to_html(),
+    .save("page.html")."""
 
     def __init__(self, name: str, entries: list[dict[str, Any]], tallies: dict[str, Any]) -> None:
         self.name = name

@@ -156,9 +156,9 @@ at::Tensor convolution_input_gradient_by_image(const at::Tensor& grad, const at:
   const at::Tensor weight = kernel.contiguous();
   at::Tensor out = at::empty(x.sizes(), x.options().memory_format(at::MemoryFormat::Contiguous));
   for (int64_t i = 0; i < x.size(0); ++i)
-    out.narrow(0, i, 1).copy_(std::get<0>(at::convolution_backward(entry(grad, i), entry(x, i), weight, std::nullopt,
-                                                                   stride, padding, dilation, transposed,
-                                                                   output_padding, groups, {true, false, false})));
+    out.narrow(0, i, 1).copy_(
+        std::get<0>(at::convolution_backward(entry(grad, i), entry(x, i), weight, std::nullopt, stride, padding,
+                                             dilation, transposed, output_padding, groups, {true, false, false})));
   return out;
 }
 

@@ -253,7 +253,9 @@ Schedule build_plan(loops::LoopProgram& program, const loops::Fused& fused, cons
   for (const loops::Unit& u : fused.order) {
     if (u.node < 0) {
       const loops::Group& group = fused.groups[u.group];
-      add_launch(b, build(program, group, {.gpu = options.loops.processors > 0, .order_by_dims = options.loops.order_by_dims}), group.frozen);
+      add_launch(
+          b, build(program, group, {.gpu = options.loops.processors > 0, .order_by_dims = options.loops.order_by_dims}),
+          group.frozen);
     } else {
       const graph::Node& node = program.graph.nodes[u.node];
       node.op->generated ? add_kernel_of(b, node) : add_call(b, node);

@@ -32,7 +32,8 @@ std::string run_build(const Graph& g, const Options& o) {
   const loops::Fused fused = fuse(program, o.loops);
   std::string out;
   for (const loops::Group& group : fused.groups) {
-    const loops::Kernel k = build(program, group, {.gpu = o.loops.processors > 0, .order_by_dims = o.loops.order_by_dims}).kernel;
+    const loops::Kernel k =
+        build(program, group, {.gpu = o.loops.processors > 0, .order_by_dims = o.loops.order_by_dims}).kernel;
     verify(k);
     out += print(k);
   }

@@ -15,15 +15,46 @@ namespace flashover::graph {
 namespace {
 
 // ATen's operators that compute each row alone, in one order, on a CPU.
-constexpr std::string_view kOwnRows[] = {"adaptive_max_pool2d", "adaptive_max_pool3d", "_adaptive_avg_pool2d",
-                                         "_adaptive_avg_pool3d", "argsort", "avg_pool2d", "avg_pool3d", "bucketize",
-                                         "col2im", "cummax", "cummin", "cumprod", "cumsum", "fractional_max_pool2d",
-                                         "grid_sampler_2d", "grid_sampler_3d", "im2col", "kthvalue", "log_sigmoid_forward",
-                                         "logcumsumexp", "max_pool2d_with_indices", "max_pool3d_with_indices", "median",
-                                         "mode", "nanmedian", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d",
-                                         "replication_pad1d", "replication_pad2d", "replication_pad3d", "searchsorted",
-                                         "sort", "topk", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d",
-                                         "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+constexpr std::string_view kOwnRows[] = {"adaptive_max_pool2d",
+                                         "adaptive_max_pool3d",
+                                         "_adaptive_avg_pool2d",
+                                         "_adaptive_avg_pool3d",
+                                         "argsort",
+                                         "avg_pool2d",
+                                         "avg_pool3d",
+                                         "bucketize",
+                                         "col2im",
+                                         "cummax",
+                                         "cummin",
+                                         "cumprod",
+                                         "cumsum",
+                                         "fractional_max_pool2d",
+                                         "grid_sampler_2d",
+                                         "grid_sampler_3d",
+                                         "im2col",
+                                         "kthvalue",
+                                         "log_sigmoid_forward",
+                                         "logcumsumexp",
+                                         "max_pool2d_with_indices",
+                                         "max_pool3d_with_indices",
+                                         "median",
+                                         "mode",
+                                         "nanmedian",
+                                         "reflection_pad1d",
+                                         "reflection_pad2d",
+                                         "reflection_pad3d",
+                                         "replication_pad1d",
+                                         "replication_pad2d",
+                                         "replication_pad3d",
+                                         "searchsorted",
+                                         "sort",
+                                         "topk",
+                                         "upsample_bicubic2d",
+                                         "upsample_bilinear2d",
+                                         "upsample_linear1d",
+                                         "upsample_nearest1d",
+                                         "upsample_nearest2d",
+                                         "upsample_nearest3d",
                                          "upsample_trilinear3d"};
 
 constexpr const char *kOtherOrder = "its sum has another order",
@@ -75,8 +106,7 @@ int rank_of(std::string_view reason) {
 std::string beside_its_own(const Graph& g, const Node& n) {
   const bool gpu = on_gpu(g, n);
   if (!has_floats(g, n)) return "";
-  if (n.op->is_prim())
-    return gpu && sums_up(n) ? "on a GPU sums are cut by how many rows there are" : "";
+  if (n.op->is_prim()) return gpu && sums_up(n) ? "on a GPU sums are cut by how many rows there are" : "";
   if (has_eagers_bits(g, n)) return "";
   if (n.op->name.starts_with("flashover.") && !gpu) return "";
   static const std::unordered_set<std::string_view> own(std::begin(kOwnRows), std::end(kOwnRows));
@@ -123,9 +153,8 @@ NumericsCertificate certify_numerics(const Graph& core, const OriginTable& origi
   }
   for (const int32_t number : kept) c.kept += !found.contains(number);
   for (auto& [number, g] : found) {  // those of one line as one
-    const auto same = std::ranges::find_if(c.given_up, [&](const GivenUp& o) {
-      return o.op == g.op && o.where == g.where && o.reason == g.reason;
-    });
+    const auto same = std::ranges::find_if(
+        c.given_up, [&](const GivenUp& o) { return o.op == g.op && o.where == g.where && o.reason == g.reason; });
     if (same != c.given_up.end())
       ++same->count;
     else

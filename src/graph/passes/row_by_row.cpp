@@ -33,7 +33,7 @@ ValueId rows_times(Rewriter& r, ValueId a, ValueId b, RowState& state) {
   return r.b.emit("flashover.row_product.default", {Ref{a}, Ref{b}}, std::move(type));
 }
 
-ValueId scaled(Rewriter& r, ValueId v, const Arg& by) {
+ValueId times_factor(Rewriter& r, ValueId v, const Arg& by) {
   return ops::is_number(by, 1) ? v : r.b.mul(v, r.b.full_like(v, ops::as_double(by)));
 }
 
@@ -51,9 +51,9 @@ bool product(Rewriter& r, const Node& n, size_t first, Values& results, const vo
   ValueId y = rows_times(r, in_f32(r, a), right, state);
   if (vector) y = r.b.squeeze(y, 1);
   if (first > 0) {
-    y = in_f32(r, r.b.convert(scaled(r, y, n.args[4]), dtype));
+    y = in_f32(r, r.b.convert(times_factor(r, y, n.args[4]), dtype));
     // (0 times what is added is not even looked at.)
-    if (!ops::is_number(n.args[3], 0)) y = r.b.add(y, scaled(r, in_f32(r, ops::as_value(n.args[0])), n.args[3]));
+    if (!ops::is_number(n.args[3], 0)) y = r.b.add(y, times_factor(r, in_f32(r, ops::as_value(n.args[0])), n.args[3]));
   }
   results = {r.b.convert(y, dtype)};
   return true;
@@ -76,7 +76,8 @@ bool convolution_by_image(Rewriter& r, const Node& n, Values& results, const voi
   for (Arg& a : args)
     if (auto* ref = std::get_if<Ref>(&a); ref && ref->id != kNoValue) ref->id = in_f32(r, ref->id);
   if (is_reduced(type.dtype)) type.dtype = DType::kF32;
-  results = {lying_as(r, r.b.emit("flashover.convolution_by_image.default", std::move(args), dense_type(type)), wanted)};
+  results = {
+      lying_as(r, r.b.emit("flashover.convolution_by_image.default", std::move(args), dense_type(type)), wanted)};
   return true;
 }
 
@@ -132,19 +133,19 @@ bool attention_by_entry(Rewriter& r, const Node& n, Values& results, const void*
   return true;
 }
 
-constexpr const char *kRows = "-> each row by itself", *kImages = "-> each image by itself",
-                     *kEntries = "-> each entry of the batch by itself";
-constexpr RewriteRule kRules[] = {
-    {op::mm, kRows, product_by_rows<0>},
-    {op::bmm, kRows, product_by_rows<0>},
-    {op::mv, kRows, product_by_rows<0>},
-    {op::addmm, kRows, product_by_rows<1>},
-    {op::baddbmm, kRows, product_by_rows<1>},
-    {op::addmv, kRows, product_by_rows<1>},
-    {op::convolution, kImages, convolution_by_image},
-    {op::convolution_backward, kImages, image_gradient_by_image},
-    {op::_scaled_dot_product_flash_attention_for_cpu, kEntries, attention_by_entry<0>},
-    {op::_scaled_dot_product_flash_attention_for_cpu_backward, kEntries, attention_by_entry<1>},
+constexpr const char *kEachRow = "-> each row by itself", *kEachImage = "-> each image by itself",
+                     *kEachEntry = "-> each entry of the batch by itself";
+constexpr RewriteRule kRowRules[] = {
+    {op::mm, kEachRow, product_by_rows<0>},
+    {op::bmm, kEachRow, product_by_rows<0>},
+    {op::mv, kEachRow, product_by_rows<0>},
+    {op::addmm, kEachRow, product_by_rows<1>},
+    {op::baddbmm, kEachRow, product_by_rows<1>},
+    {op::addmv, kEachRow, product_by_rows<1>},
+    {op::convolution, kEachImage, convolution_by_image},
+    {op::convolution_backward, kEachImage, image_gradient_by_image},
+    {op::_scaled_dot_product_flash_attention_for_cpu, kEachEntry, attention_by_entry<0>},
+    {op::_scaled_dot_product_flash_attention_for_cpu_backward, kEachEntry, attention_by_entry<1>},
 };
 
 }  // namespace
@@ -152,7 +153,7 @@ constexpr RewriteRule kRules[] = {
 Graph row_by_row(Graph g, const target::Providers& providers) {
   if (!providers.batch_invariant) return g;
   RowState state{providers, providers.pack_budget};
-  return rewrite(std::move(g), kRules, &state);
+  return rewrite(std::move(g), kRowRules, &state);
 }
 
 }  // namespace flashover::graph

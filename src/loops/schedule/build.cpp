@@ -53,7 +53,8 @@ double typical_stride(sym::Expr coefficient) { return static_cast<double>(std::a
 
 class KernelBuilder : public RealisedValues {
  public:
-  KernelBuilder(LoopProgram& p, const Group& g, const BuildOptions& options) : p_(p), g_(g), gpu_(options.gpu), order_by_dims_(options.order_by_dims) {}
+  KernelBuilder(LoopProgram& p, const Group& g, const BuildOptions& options)
+      : p_(p), g_(g), gpu_(options.gpu), order_by_dims_(options.order_by_dims) {}
 
   Built run() {
     for (int32_t i : g_.nodes)
@@ -315,8 +316,8 @@ class KernelBuilder : public RealisedValues {
     Kernel& k = built_.kernel;
     auto [best_row, row_score] = best(rows);
     auto [best_inner, inner_score] = best(inner);
-    k.vector = order_by_dims_ && !inner.empty() && sums_floats() ? mode_by_dims(rows.empty())
-               : inner.empty() && rows.empty()                                 ? Vector::kNone
+    k.vector = order_by_dims_ && !inner.empty() && sums_floats()             ? mode_by_dims(rows.empty())
+               : inner.empty() && rows.empty()                               ? Vector::kNone
                : inner.empty() || (!rows.empty() && row_score > inner_score) ? Vector::kOuter
                                                                              : Vector::kInner;
     sorted(rows, k.vector == Vector::kOuter ? best_row : sym::Expr(0));
