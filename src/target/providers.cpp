@@ -10,9 +10,9 @@ namespace flashover::target {
 
 std::string describe(const Providers& p) {
   std::string out;
-  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.own_f32, p.own_bf16, p.panels,
-                 p.quick_panels, p.onednn_strided_points, p.strict_numerics, p.eagers_bits, p.batch_invariant,
-                 p.deterministic})
+  for (bool b :
+       {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.own_f32, p.own_bf16, p.panels,
+        p.quick_panels, p.onednn_strided_points, p.strict_numerics, p.eagers_bits, p.batch_invariant, p.deterministic})
     out += b ? '1' : '0';
   return out + " " + fixed_decimal(p.onednn_f32_ratio, 6) + " " + std::to_string(p.mkl_packed_rows) + " " +
          std::to_string(p.pack_budget) + " " + std::to_string(p.random_threads);

@@ -44,7 +44,7 @@ struct Providers {
   bool eagers_bits = false;      // and every order of its sums: only what means one computation is ours
   // A row has the same bits in a batch of any size: no choice depends on how many there are (row_by_row).
   bool batch_invariant = false;
-  bool deterministic = false;    // torch.use_deterministic_algorithms
+  bool deterministic = false;  // torch.use_deterministic_algorithms
   // CUDA: threads of the largest grid that eager's random operators use; 0: those stay operators (lower_random).
   int64_t random_threads = 0;
 };

@@ -31,8 +31,7 @@ struct NumericsCertificate {
   int64_t kept = 0;     // operators that are as promised
   std::vector<GivenUp> given_up;
 };
-NumericsCertificate certify_numerics(const Graph& core, const OriginTable& origins,
-                                     const target::Providers& providers);
+NumericsCertificate certify_numerics(const Graph& core, const OriginTable& origins, const target::Providers& providers);
 // A line for the promise and the number, then one for each entry, parts with tabs between.
 std::string print(const NumericsCertificate& c);
 

@@ -13,7 +13,7 @@ struct Built {
 };
 // May set LoopNode::stored of members whose memory the kernel itself needs between stages.
 struct BuildOptions {
-  bool gpu = false;  // scratch lives in registers: only what is read where it was written
+  bool gpu = false;            // scratch lives in registers: only what is read where it was written
   bool order_by_dims = false;  // ScheduleOptions::order_by_dims
 };
 Built build(LoopProgram& program, const Group& group, const BuildOptions& options = {});
