@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "compile/choices.h"
 
 namespace flashover::compile {
 namespace {
@@ -43,10 +44,30 @@ bool is_foreign(const plan::Step& step) {
   return std::find(std::begin(kKnown), std::end(kKnown), space) == std::end(kKnown);
 }
 
+constexpr const char* kLibraries = "libraries";
+
+// The plan that the file has chosen; nothing where it has not, or it has one that there is no more.
+std::optional<plan::Plan> chosen_plan(const MakePlan& make, ChoicesFile* choices, const Hash128& key,
+                                      const CompileTarget& env, PassRunner& passes, Report& report) {
+  const auto chosen = choices ? choices->find(kLibraries, key) : std::nullopt;
+  if (!chosen) return std::nullopt;
+  for (const target::Providers& w : ways_to_choose(env.providers)) {
+    if (describe(w) != *chosen) continue;
+    CompileTarget other = env;
+    other.providers = w;
+    if (passes.wants_text()) passes.text("libraries", "chosen by the file: " + *chosen + "\n");
+    return make(other, passes, report);
+  }
+  choices->say_unknown(kLibraries, *chosen);
+  return std::nullopt;
+}
+
 }  // namespace
 
-plan::Plan fastest_plan(const MakePlan& make, const Options& options, const CompileTarget& env, PassRunner& passes,
-                        Report& report) {
+plan::Plan fastest_plan(const MakePlan& make, const Hash128& key, const Options& options, const CompileTarget& env,
+                        PassRunner& passes, Report& report) {
+  ChoicesFile* const choices = choices_of(options, env);
+  if (auto chosen = chosen_plan(make, choices, key, env, passes, report)) return std::move(*chosen);
   std::vector<plan::Plan> plans;
   std::vector<std::string> names;
   std::set<std::string> seen;
@@ -79,6 +100,7 @@ plan::Plan fastest_plan(const MakePlan& make, const Options& options, const Comp
     notes += names[i] + ": " + fixed_decimal(seconds[i] * 1e6, 6) + " us\n";
   }
   if (passes.wants_text()) passes.text("libraries", notes + "chosen: " + std::to_string(best) + "\n");
+  if (choices) choices->keep(kLibraries, key, names[best]);
   if (best > 0) {
     report.kernels = report.extern_calls = report.arena_bytes = 0;
     add_to_report(report, plans[best]);

@@ -12,7 +12,8 @@ namespace flashover::compile {
 using MakePlan = std::function<plan::Plan(const CompileTarget&, PassRunner&, Report&)>;
 
 // CompileTarget::measure must be there. A program that calls operators of its own gets the first plan, unmeasured.
-plan::Plan fastest_plan(const MakePlan& make, const Options& options, const CompileTarget& environment,
+// key: of the graph, in a file of choices.
+plan::Plan fastest_plan(const MakePlan& make, const Hash128& key, const Options& options, const CompileTarget& environment,
                         PassRunner& passes, Report& report);
 
 // Adds a plan's size to the report.

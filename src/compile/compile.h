@@ -41,6 +41,10 @@ struct CompileTarget {
   std::function<std::vector<double>(std::span<const plan::Plan>)> measure = {};
 };
 
+class ChoicesFile;
+// The option choices_file; null where it is not given.
+ChoicesFile* choices_of(const Options& options, const CompileTarget& environment);
+
 struct Report {  // for explain() and FLASHOVER_LOGS
   struct Stage {
     std::string name;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/options.h"
 #include "compile/autotune.h"
+#include "compile/choices.h"
 #include "compile/compile.h"
 #include "compile/pass_runner.h"
 #include "compile/products.h"
@@ -111,7 +112,8 @@ Draft draft(Graph core, Device device, const Options& options, const CompileTarg
   if (env.measure && !env.providers.strict_numerics)
     fuse_products = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
       p.target = kernel::triton::str(*env.gpu);
-      d.products = choose_products(p, kernels, env, options.flag("cache") ? &cache : nullptr, notes);
+      d.products =
+          choose_products(p, kernels, env, options.flag("cache") ? &cache : nullptr, choices_of(options, env), notes);
     };
   d.schedule = to_loops(std::move(core), device, env, passes,
                         {memory_limit, !options.flag("cuda_graphs"), !side.empty()}, std::move(fuse_products));
@@ -210,7 +212,19 @@ Cache& cache_of(const Options& options) {
   return Cache::at(directory == options.values.end() ? "" : directory->second);
 }
 
+// A plan's key knows nothing of what a file chooses.
+bool may_keep_plans(const Options& options, const CompileTarget& env) {
+  return options.flag("cache") && !(env.measure && choices_of(options, env));
+}
+
 }  // namespace
+
+ChoicesFile* choices_of(const Options& options, const CompileTarget& environment) {
+  std::string by = environment.versions + " on " + machine_identity() +
+                   (environment.gpu ? " " + kernel::triton::str(*environment.gpu) : "");
+  std::ranges::replace(by, '\n', ' ');
+  return ChoicesFile::at(option(options.values, "choices_file"), by);
+}
 
 void add_to_report(Report& report, const plan::Plan& plan) {
   report.kernels += static_cast<int64_t>(plan.kernels.size());
@@ -235,7 +249,7 @@ plan::Plan compile(Graph traced, const Options& options, const CompileTarget& en
 
   // A caller that asks for the texts of the stages gets the stages run. (The kernels may still come from the cache.)
   Cache& cache = cache_of(options);
-  const bool use_plans = options.flag("cache") && !passes.wants_text() && !report.rebuild;
+  const bool use_plans = may_keep_plans(options, env) && !passes.wants_text() && !report.rebuild;
   const Hash128 key = passes.stage("key", [&] { return plan_key(traced, options, env, cache); });
   if (use_plans) {
     if (auto plan = passes.stage("cache", [&] { return find_plan(cache, key); })) {
@@ -245,6 +259,7 @@ plan::Plan compile(Graph traced, const Options& options, const CompileTarget& en
     }
   }
   const Device device = checked_device(traced, env);
+  const Hash128 key_of_choice = graph::hash(traced);
   const bool choose =
       device.type == DeviceType::kCPU && env.measure && !has_symbols(traced);  // (those have no run to measure)
   const graph::EagerMemory eager = eager_memory(traced, device);
@@ -253,10 +268,10 @@ plan::Plan compile(Graph traced, const Options& options, const CompileTarget& en
                                    return to_plan(to_core(traced, device, other, runner), device, options, other,
                                                   runner, cache, made, "");
                                  },
-                                 options, env, passes, report)
+                                 key_of_choice, options, env, passes, report)
                            : to_plan(to_core(std::move(traced), device, env, passes), device, options, env, passes,
                                      cache, report, "", eager);
-  if (options.flag("cache")) keep_plan(cache, key, plan, option(options.values, "compiler"), report);
+  if (may_keep_plans(options, env)) keep_plan(cache, key, plan, option(options.values, "compiler"), report);
   report.cache_note = cache.take_warning();
   return plan;
 }
@@ -272,7 +287,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   if (passes.wants_text()) passes.text("traced", graph::print(traced));
 
   Cache& cache = cache_of(options);
-  const bool use_plans = options.flag("cache") && !passes.wants_text() && !report.rebuild;
+  const bool use_plans = may_keep_plans(options, env) && !passes.wants_text() && !report.rebuild;
   const Hash128 key = passes.stage("key", [&] { return training_key(plan_key(traced, options, env, cache), facts); });
   if (use_plans) {
     if (auto found = passes.stage("cache", [&] { return find_training(cache, key); })) {
@@ -317,7 +332,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   out.backward = finish(std::move(back), std::move(built_back), options, env, passes, report);
   report.backward_kernels = report.kernels;
   out.forward = finish(std::move(front), std::move(built), options, env, passes, report);
-  if (options.flag("cache")) keep_training(cache, key, out, option(options.values, "compiler"), report);
+  if (may_keep_plans(options, env)) keep_training(cache, key, out, option(options.values, "compiler"), report);
   report.cache_note = cache.take_warning();
   return out;
 }

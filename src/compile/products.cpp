@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "compile/choices.h"
 #include "compile/reuse.h"
 #include "kernel/triton/toolchain.h"
 #include "planner/find_products.h"
@@ -40,6 +41,7 @@ struct Kind {
   Hash128 key;
   std::vector<Option> options;
   int64_t choice = -1;  // the library
+  bool measured = false;
 };
 
 std::string text_of(const Ways& ways) {
@@ -75,6 +77,30 @@ std::string tile_text(const ProductTile& t) {
          " warps " + std::to_string(t.stages) + " stages";
 }
 std::string us(double seconds) { return std::isfinite(seconds) ? fixed_decimal(seconds * 1e6, 1) + " us" : "-"; }
+
+// ---- in a file of choices: "library", or which way with which tile
+
+constexpr const char* kProduct = "product";
+
+Hash128 choice_key(const Kind& kind) {
+  Hasher h;
+  h.text(text_of(*kind.ways));
+  return h.finish();
+}
+std::string choice_text(const Kind& kind, int64_t choice) {
+  if (choice < 0) return "library";
+  const Kind::Option& o = kind.options[static_cast<size_t>(choice)];
+  return std::to_string(o.way) + ": " + tile_text(o.tile);
+}
+// -1 where the file has none; the kind is measured then.
+int64_t chosen_by(ChoicesFile& choices, Kind& kind, std::vector<Kind*>& unmeasured) {
+  const auto chosen = choices.find(kProduct, choice_key(kind));
+  for (int64_t i = -1; chosen && i < static_cast<int64_t>(kind.options.size()); ++i)
+    if (choice_text(kind, i) == *chosen) return i;
+  if (chosen) choices.say_unknown(kProduct, *chosen);
+  if (!kind.options.empty()) unmeasured.push_back(&kind);
+  return -1;
+}
 
 // Measures kinds that the cache does not know.
 void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::vector<Kind*>& kinds,
@@ -139,6 +165,7 @@ void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::v
       notes += "not measured: ";
     } else {
       kind->choice = option_of[best];
+      kind->measured = true;
       if (cache) cache->put("product", kind->key, std::to_string(kind->choice));
     }
     const auto fastest = std::min_element(seconds.begin() + 1, seconds.end());
@@ -261,7 +288,7 @@ Plan sub_plan_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::K
 }
 
 std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel>& kernels, const CompileTarget& env,
-                                     Cache* cache, std::string& notes) {
+                                     Cache* cache, ChoicesFile* choices, std::string& notes) {
   if (!env.measure) return {};
   const std::vector<Ways> found = planner::find_products(plan, kernels);
   std::map<std::string, Kind> kinds;
@@ -281,6 +308,10 @@ std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel
       if (tile >= 0) kind.choice = static_cast<int64_t>(kind.options.size()) - tiles + tile;
       continue;
     }
+    if (choices) {
+      kind.choice = chosen_by(*choices, kind, unmeasured);
+      continue;
+    }
     if (const auto cached = cache ? cache->get("product", kind.key) : std::nullopt) {
       const int64_t choice = parse_number<int64_t>(*cached).value_or(-2);
       if (choice >= -1 && choice < static_cast<int64_t>(kind.options.size())) {
@@ -298,6 +329,9 @@ std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel
       notes += "not measured: " + d.reason + "\n";
     }
   }
+  if (choices)
+    for (const Kind* kind : unmeasured)
+      if (kind->measured) choices->keep(kProduct, choice_key(*kind), choice_text(*kind, kind->choice));
   return fuse(plan, kernels.size(), found, [&](const Ways& ways) -> const Kind::Option* {
     const Kind& kind = kinds.at(text_of(ways));
     return kind.choice < 0 ? nullptr : &kind.options[static_cast<size_t>(kind.choice)];

@@ -13,7 +13,8 @@ namespace flashover::compile {
 // Replaces steps of `plan` (see planner::Options::fuse_products) and returns the products behind them, in order
 // of their kernel numbers. `notes`: a line for each kind of product that was looked at.
 std::vector<loops::Product> choose_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,
-                                            const CompileTarget& environment, Cache* cache, std::string& notes);
+                                            const CompileTarget& environment, Cache* cache, ChoicesFile* choices,
+                                            std::string& notes);
 
 // All of them, cut like this, unmeasured: for tests. way: of those that find_products() has for each; -1: the last.
 std::vector<loops::Product> fuse_all_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,

@@ -307,7 +307,8 @@ compile::CompileTarget environment(const graph::Graph& graph, const compile::Opt
   }
   e.threads = at::get_num_threads();
   target::Providers& p = e.providers;
-  p = machine_providers(compile::Cache::process());
+  e.versions = std::string("torch " TORCH_VERSION " flashover ") + version();
+  p = machine_providers(compile::Cache::process(), choices_of(options, e));
   // The user's switches, which may change between two compilations.
   p.mkl = p.mkl && at::Context::hasMKL();
   p.onednn = p.onednn && at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN();
@@ -320,7 +321,6 @@ compile::CompileTarget environment(const graph::Graph& graph, const compile::Opt
   p.deterministic = at::globalContext().deterministicAlgorithms();
   p.random_threads = random_threads;
   p.pack_budget = int_option(options.values, "weight_copies") << 20;
-  e.versions = std::string("torch " TORCH_VERSION " flashover ") + version();
   return e;
 }
 

@@ -33,4 +33,17 @@ const target::Providers& machine_providers(compile::Cache& cache) {
   return *measured;
 }
 
+target::Providers machine_providers(compile::Cache& cache, compile::ChoicesFile* choices) {
+  constexpr const char* kMachine = "machine";
+  if (!choices) return machine_providers(cache);
+  const Hash128 key = Hasher().text(TORCH_VERSION).finish();
+  if (const auto chosen = choices->find(kMachine, key)) {
+    if (auto found = run::parse_providers(*chosen)) return *found;
+    choices->say_unknown(kMachine, *chosen);
+  }
+  const target::Providers& measured = machine_providers(cache);
+  choices->keep(kMachine, key, run::write(measured));
+  return measured;
+}
+
 }  // namespace flashover::entry

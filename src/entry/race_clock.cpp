@@ -40,7 +40,9 @@ bool may_race(const Settings& settings, const Entry& entry) {
   const std::string which = option(settings.options.values, "retreat");
   if (which == "never" || settings.backend != "flashover" || settings.custom || settings.fullgraph || settings.forced)
     return false;
-  if (settings.options.flag("batch_invariant")) return false;  // eager's bits of a row change with the batch
+  // (Eager's bits of a row change with the batch; what a race finds is no choice that a file could keep.)
+  if (settings.options.flag("batch_invariant") || !option(settings.options.values, "choices_file").empty())
+    return false;
   if (switched_off_for_all() || at::globalContext().deterministicAlgorithms()) return false;
   if (entry.kind == Entry::Kind::kEager)
     return !entry.alone && !entry.trivial && entry.cause == EagerCause::kDeclined && !entry.capture.raised;

@@ -38,6 +38,7 @@ def interesting() -> dict[str, list[Any]]:
     least_and_most = flashover._C.option_ranges()
     texts = {
         "cache_dir": ["", FOLDER.name],
+        "choices_file": ["", FOLDER.name + "/choices"],
         "compiler": ["", "g++"],
         "disable_passes": ["", "cse,fold,fuse_attention", "linear,convolution,lower_random,split_frozen"],
     }
