@@ -13,8 +13,8 @@ using MakePlan = std::function<plan::Plan(const CompileTarget&, PassRunner&, Rep
 
 // CompileTarget::measure must be there. A program that calls operators of its own gets the first plan, unmeasured.
 // key: of the graph, in a file of choices.
-plan::Plan fastest_plan(const MakePlan& make, const Hash128& key, const Options& options, const CompileTarget& environment,
-                        PassRunner& passes, Report& report);
+plan::Plan fastest_plan(const MakePlan& make, const Hash128& key, const Options& options,
+                        const CompileTarget& environment, PassRunner& passes, Report& report);
 
 // Adds a plan's size to the report.
 void add_to_report(Report& report, const plan::Plan& plan);
