@@ -105,13 +105,19 @@ void SourceTracker::length(PyObject* container) {
   fact(FactKind::kLength, id, nullptr, n);
 }
 
+PyObject* SourceTracker::proxied(PyObject* proxy) {
+  PyObject* mapping = *guards::proxied_slot(proxy);
+  if (!is_old(proxy)) return mapping;
+  if (!PyDict_Check(mapping)) throw Declined("a mapping proxy from before the call");
+  reach(SourceKind::kProxied, source_of(proxy), -1, nullptr, mapping);
+  return mapping;
+}
+
 void SourceTracker::contents(PyObject* c) {
   not_opaque(c);
   check_secrets(c);
   if (PyDictProxy_Type.tp_name != nullptr && Py_TYPE(c) == &PyDictProxy_Type) {
-    const bool old_proxy = is_old(c);
-    c = reinterpret_cast<MappingProxyLayout*>(c)->mapping;
-    if (old_proxy && !is_old(c)) throw Declined("a mapping proxy from before the call");
+    c = proxied(c);
     if (!PyDict_Check(c)) return;
   }
   if (is_dict_view(c)) {

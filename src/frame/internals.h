@@ -54,10 +54,6 @@ struct MethodWrapperLayout {
   PyWrapperDescrObject* descr;
   PyObject* self;
 };
-struct MappingProxyLayout {
-  PyObject ob_base;
-  PyObject* mapping;
-};
 struct PropertyLayout {
   PyObject ob_base;
   PyObject *get, *set, *del, *doc;

@@ -258,10 +258,7 @@ void SourceTracker::storage_offset(PyObject* tensor) {
   if (is_old(tensor)) fact(FactKind::kStorageOffset, source_of(tensor));
 }
 
-void SourceTracker::wrapper(SourceId id) {
-  fact(FactKind::kTensor, id);
-  session_->meet_subclass(nullptr);
-}
+void SourceTracker::wrapper(SourceId id) { fact(FactKind::kTensor, id); }
 
 // What Python code sees operators on tensors of a class: part of the program.
 void SourceTracker::tensor_class(PyTypeObject* t) {
@@ -733,7 +730,7 @@ PyObject* SourceTracker::dict_get(PyObject* dict, PyObject* key) {
   // True only while a capture runs; says nothing about later calls.
   static PyObject* const compiling = PyUnicode_InternFromString("_is_compiling_flag");
   if (key == compiling) return value;
-  if (!is_atom(key) && !is_pinned_kind(key) && !is_old(key) && !PyTuple_CheckExact(key)) {
+  if (!is_atom(key) && !is_pinned_kind(key) && !is_operator(key) && !is_old(key) && !PyTuple_CheckExact(key)) {
     // A fresh key found by its own __eq__ cannot be named; a fresh key that is absent says nothing that can change.
     if (value != nullptr) throw Declined("an old dict was read with a key made during the call");
   }

@@ -40,6 +40,7 @@ bool is_class_over_memory(PyTypeObject* t);  // of tensors that the dispatcher t
 Ref tensor_attribute(PyObject* tensor, const char* name);
 bool is_wrapper_type(PyTypeObject* t);  // of tensors with __torch_dispatch__ that tell what they are made of
 bool is_atom(PyObject* o);              // immutable, compared by value
+bool is_operator(PyObject* o);          // of torch.ops: one object an operator, which never changes
 bool is_pinned_kind(PyObject* o);       // guarded by identity: types, functions, modules, descriptors ...
 bool is_deque(PyObject* o);
 bool is_array(PyObject* o);  // of numpy
@@ -70,6 +71,8 @@ class SourceTracker {
   void check_secrets(PyObject* o) const;              // of a type that keeps what no fact holds: throws Declined
   // Throws Declined; of an array that is no argument everything is guarded from here on instead.
   void not_opaque(PyObject* o);
+
+  PyObject* proxied(PyObject* proxy);  // what a types.MappingProxyType shows. Throws Declined.
 
   // `object` was read through this path: names it, records what must be true of it. Throws Declined.
   void reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object);

@@ -187,6 +187,11 @@ bool is_pinned_kind(PyObject* o) {
   return true;  // descriptors, generic aliases, locks, generators, builtin singletons: known by address
 }
 
+bool is_operator(PyObject* o) {
+  const char* type = Py_TYPE(o)->tp_name;
+  return std::strcmp(type, "OpOverload") == 0 || std::strcmp(type, "OpOverloadPacket") == 0;
+}
+
 bool is_array(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "numpy.ndarray") == 0; }
 
 }  // namespace flashover::frame

@@ -285,6 +285,10 @@ void Arming::link(SourceId id) {
         add_resolve(id);
       }
       break;
+    case SourceKind::kProxied:  // (set once, when the proxy is made)
+      add_pointer(id, proxied_slot(parent));
+      tagged_[id] = tagged_[id] || tagged_[s.parent];
+      break;
     case SourceKind::kSetItem:
     case SourceKind::kContextValue:
     case SourceKind::kWeakTarget:

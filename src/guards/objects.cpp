@@ -10,6 +10,14 @@ namespace flashover::guards {
 
 bool is_deque(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0; }
 
+namespace {
+struct MappingProxyLayout {  // unchanged from 3.8 to 3.13
+  PyObject ob_base;
+  PyObject* mapping;
+};
+}  // namespace
+PyObject** proxied_slot(PyObject* proxy) { return &reinterpret_cast<MappingProxyLayout*>(proxy)->mapping; }
+
 PyObject* deque_item(PyObject* deque, Py_ssize_t index) {
   if (index >= Py_SIZE(deque)) return nullptr;
   PyObject* item = Py_TYPE(deque)->tp_as_sequence->sq_item(deque, index);

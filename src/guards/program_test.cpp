@@ -59,6 +59,14 @@ const std::vector<Path> kPaths = {
      {{K::kContextValue, "1", "", -1}},
      "x.set(2)",
      ""},
+    {"import types\nd = {'k': 1}\nx = types.MappingProxyType(d)",
+     {{K::kProxied, "d", "", -1}, {K::kDictItem, "1", "k", -1}},
+     "d['k'] = 2",
+     ""},
+    {"import types\nd = {'k': 1}\nx = types.MappingProxyType(d)",
+     {{K::kProxied, "d", "", -1}, {K::kDictItem, "1", "k", -1}},
+     "x = types.MappingProxyType({'k': 2})",
+     "x['k']"},
 };
 
 TEST(CompiledGuards, EveryKindOfPath) {

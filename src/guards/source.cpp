@@ -93,6 +93,8 @@ std::string str(const Observations& o, SourceId id) {
       return short_repr(s.object);
     case SourceKind::kContextValue:
       return parent() + ".get()";
+    case SourceKind::kProxied:
+      return parent();
     case SourceKind::kWeakTarget:
       return parent() + "()";
   }

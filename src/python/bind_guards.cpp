@@ -14,9 +14,9 @@ using guards::SourceKind;
 namespace {
 
 const char* const kSourceNames[] = {
-    "argument", "callable",    "globals",     "builtins",      "closure_cell",  "cell_contents",  "instance_dict",
-    "type",     "type_lookup", "dict_item",   "dict_key_at",   "dict_value_at", "sequence_item",  "set_item",
-    "slot",     "module",      "tensor_attr", "context_value", "weak_target",   "constant_object"};
+    "argument", "callable",    "globals",     "builtins",      "closure_cell",  "cell_contents", "instance_dict",
+    "type",     "type_lookup", "dict_item",   "dict_key_at",   "dict_value_at", "sequence_item", "set_item",
+    "slot",     "module",      "tensor_attr", "context_value", "weak_target",   "proxied",       "constant_object"};
 static_assert(std::size(kSourceNames) == static_cast<size_t>(SourceKind::kConstantObject) + 1);
 const char* const kFactNames[] = {"identity",   "type_is",        "equals",         "length",       "dict_has",
                                   "dict_lacks", "dict_order",     "type_lacks",     "type_version", "instance_dict_is",

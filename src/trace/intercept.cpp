@@ -20,13 +20,16 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/max_pool1d.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/reshape.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/scatter.h>
+#include <ATen/ops/tensor_split.h>
 #include <ATen/ops/upsample_bicubic2d.h>
 #include <ATen/ops/upsample_bilinear2d.h>
 #include <ATen/ops/upsample_linear1d.h>
@@ -41,6 +44,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "base/check.h"
 #include "graph/analysis/attention_mask.h"
@@ -436,49 +440,94 @@ at::Tensor& power_by_number_in_place(at::Tensor& self, const at::Scalar& exponen
   return self.pow_(exponent);
 }
 
+// Of a class with __torch_dispatch__.
+bool is_wrapper(const at::Tensor& t) { return t.defined() && t.key_set().has(c10::DispatchKey::Python); }
+bool is_wrapper(const std::optional<at::Tensor>& t) { return t && is_wrapper(*t); }
+bool is_wrapper(at::TensorList list) {
+  return std::any_of(list.begin(), list.end(), [](const at::Tensor& t) { return is_wrapper(t); });
+}
+template <typename T>
+bool is_wrapper(const T&) {
+  return false;
+}
+
+// Our own form of an operator. A tensor of a class that sees operators is to see what it sees in eager.
+template <typename Op, auto form, typename Schema = typename Op::schema>
+struct OwnForm;
+template <typename Op, auto form, typename Result, typename... Args>
+struct OwnForm<Op, form, Result(Args...)> {
+  static Result call(c10::DispatchKeySet keys, Args... args) {
+    if ((is_wrapper(args) || ...))
+      return Op::redispatch(
+          keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::TESTING_ONLY_GenericWrapper),
+          args...);
+    if constexpr (std::is_invocable_v<decltype(form), c10::DispatchKeySet, Args...>) {
+      return form(keys, args...);
+    } else {
+      return form(args...);
+    }
+  }
+};
+template <typename Op, auto form>
+void own(torch::Library& m, const char* name) {
+  m.impl(name, OwnForm<Op, form>::call);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
-  m.impl("max_pool1d", max_pool1d);
-  m.impl("one_hot", one_hot);
-  m.impl("block_diag", block_diag);
-  m.impl("cumprod_backward", cumprod_backward);
-  m.impl("_batch_norm_impl_index", batch_norm);
-  m.impl("scaled_dot_product_attention", attention);
-  m.impl("_pad_circular", pad_circular);
-  m.impl("pow.Tensor_Scalar", power_by_number);
-  m.impl("pow.Scalar", power_of_number);
-  m.impl("pow_.Scalar", power_by_number_in_place);
-  m.impl("broadcast_tensors", broadcast_tensors);
-  m.impl("linear", linear);
-  m.impl("reshape", reshape);
-  m.impl("matmul", matmul);
-  m.impl("_upsample_bicubic2d_aa.vec",
-         resample<at::_ops::_upsample_bicubic2d_aa::call, at::_ops::_upsample_bicubic2d_aa_vec::call, 2, bool>);
-  m.impl("_upsample_bilinear2d_aa.vec",
-         resample<at::_ops::_upsample_bilinear2d_aa::call, at::_ops::_upsample_bilinear2d_aa_vec::call, 2, bool>);
-  m.impl("_upsample_nearest_exact1d.vec",
-         resample<at::_ops::_upsample_nearest_exact1d::call, at::_ops::_upsample_nearest_exact1d_vec::call, 1>);
-  m.impl("_upsample_nearest_exact2d.vec",
-         resample<at::_ops::_upsample_nearest_exact2d::call, at::_ops::_upsample_nearest_exact2d_vec::call, 2>);
-  m.impl("_upsample_nearest_exact3d.vec",
-         resample<at::_ops::_upsample_nearest_exact3d::call, at::_ops::_upsample_nearest_exact3d_vec::call, 3>);
-  m.impl("upsample_bicubic2d.vec",
-         resample<at::_ops::upsample_bicubic2d::call, at::_ops::upsample_bicubic2d_vec::call, 2, bool>);
-  m.impl("upsample_bilinear2d.vec",
-         resample<at::_ops::upsample_bilinear2d::call, at::_ops::upsample_bilinear2d_vec::call, 2, bool>);
-  m.impl("upsample_linear1d.vec",
-         resample<at::_ops::upsample_linear1d::call, at::_ops::upsample_linear1d_vec::call, 1, bool>);
-  m.impl("upsample_nearest1d.vec",
-         resample<at::_ops::upsample_nearest1d::call, at::_ops::upsample_nearest1d_vec::call, 1>);
-  m.impl("upsample_nearest2d.vec",
-         resample<at::_ops::upsample_nearest2d::call, at::_ops::upsample_nearest2d_vec::call, 2>);
-  m.impl("upsample_nearest3d.vec",
-         resample<at::_ops::upsample_nearest3d::call, at::_ops::upsample_nearest3d_vec::call, 3>);
-  m.impl("upsample_trilinear3d.vec",
-         resample<at::_ops::upsample_trilinear3d::call, at::_ops::upsample_trilinear3d_vec::call, 3, bool>);
-  m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
+  own<at::_ops::max_pool1d, max_pool1d>(m, "max_pool1d");
+  own<at::_ops::one_hot, one_hot>(m, "one_hot");
+  own<at::_ops::block_diag, block_diag>(m, "block_diag");
+  own<at::_ops::cumprod_backward, cumprod_backward>(m, "cumprod_backward");
+  own<at::_ops::_batch_norm_impl_index, batch_norm>(m, "_batch_norm_impl_index");
+  own<at::_ops::scaled_dot_product_attention, attention>(m, "scaled_dot_product_attention");
+  own<at::_ops::_pad_circular, pad_circular>(m, "_pad_circular");
+  own<at::_ops::pow_Tensor_Scalar, power_by_number>(m, "pow.Tensor_Scalar");
+  own<at::_ops::pow_Scalar, power_of_number>(m, "pow.Scalar");
+  own<at::_ops::pow__Scalar, power_by_number_in_place>(m, "pow_.Scalar");
+  own<at::_ops::broadcast_tensors, broadcast_tensors>(m, "broadcast_tensors");
+  own<at::_ops::linear, linear>(m, "linear");
+  own<at::_ops::reshape, reshape>(m, "reshape");
+  own<at::_ops::matmul, matmul>(m, "matmul");
+  own<at::_ops::_upsample_bicubic2d_aa_vec,
+      resample<at::_ops::_upsample_bicubic2d_aa::call, at::_ops::_upsample_bicubic2d_aa_vec::call, 2, bool>>(
+      m, "_upsample_bicubic2d_aa.vec");
+  own<at::_ops::_upsample_bilinear2d_aa_vec,
+      resample<at::_ops::_upsample_bilinear2d_aa::call, at::_ops::_upsample_bilinear2d_aa_vec::call, 2, bool>>(
+      m, "_upsample_bilinear2d_aa.vec");
+  own<at::_ops::_upsample_nearest_exact1d_vec,
+      resample<at::_ops::_upsample_nearest_exact1d::call, at::_ops::_upsample_nearest_exact1d_vec::call, 1>>(
+      m, "_upsample_nearest_exact1d.vec");
+  own<at::_ops::_upsample_nearest_exact2d_vec,
+      resample<at::_ops::_upsample_nearest_exact2d::call, at::_ops::_upsample_nearest_exact2d_vec::call, 2>>(
+      m, "_upsample_nearest_exact2d.vec");
+  own<at::_ops::_upsample_nearest_exact3d_vec,
+      resample<at::_ops::_upsample_nearest_exact3d::call, at::_ops::_upsample_nearest_exact3d_vec::call, 3>>(
+      m, "_upsample_nearest_exact3d.vec");
+  own<at::_ops::upsample_bicubic2d_vec,
+      resample<at::_ops::upsample_bicubic2d::call, at::_ops::upsample_bicubic2d_vec::call, 2, bool>>(
+      m, "upsample_bicubic2d.vec");
+  own<at::_ops::upsample_bilinear2d_vec,
+      resample<at::_ops::upsample_bilinear2d::call, at::_ops::upsample_bilinear2d_vec::call, 2, bool>>(
+      m, "upsample_bilinear2d.vec");
+  own<at::_ops::upsample_linear1d_vec,
+      resample<at::_ops::upsample_linear1d::call, at::_ops::upsample_linear1d_vec::call, 1, bool>>(
+      m, "upsample_linear1d.vec");
+  own<at::_ops::upsample_nearest1d_vec,
+      resample<at::_ops::upsample_nearest1d::call, at::_ops::upsample_nearest1d_vec::call, 1>>(
+      m, "upsample_nearest1d.vec");
+  own<at::_ops::upsample_nearest2d_vec,
+      resample<at::_ops::upsample_nearest2d::call, at::_ops::upsample_nearest2d_vec::call, 2>>(
+      m, "upsample_nearest2d.vec");
+  own<at::_ops::upsample_nearest3d_vec,
+      resample<at::_ops::upsample_nearest3d::call, at::_ops::upsample_nearest3d_vec::call, 3>>(
+      m, "upsample_nearest3d.vec");
+  own<at::_ops::upsample_trilinear3d_vec,
+      resample<at::_ops::upsample_trilinear3d::call, at::_ops::upsample_trilinear3d_vec::call, 3, bool>>(
+      m, "upsample_trilinear3d.vec");
+  own<at::_ops::tensor_split_tensor_indices_or_sections, tensor_split>(m, "tensor_split.tensor_indices_or_sections");
 }
 
 void link_intercepts() {}  // keeps this file's registrations in a static library

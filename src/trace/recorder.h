@@ -65,7 +65,7 @@ class Recorder final : public Session {
 
   int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
                     const std::vector<SymbolicSize>& symbolic) override;
-  void meet_subclass(PyObject* made) override;  // subclass.cpp
+  void add_made_subclass(PyObject* made) override;  // subclass.cpp
   sym::Environment& sizes() override { return *sizes_; }
   std::optional<sym::Expr> size_of_data(PyObject* tensor) override;  // data_sizes.cpp
   // Where a mask is true, one tensor of positions a dimension; nullopt: this trace may not ask data.

@@ -431,7 +431,6 @@ void await_end_of_methods(const Leftovers& inputs) {
 
 void Recorder::swap_back() {
   ended_ = true;
-  c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::TESTING_ONLY_GenericWrapper, false);
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, false);
   c10::impl::tls_set_dispatch_key_excluded(kElsewhere, false);
   deactivate();

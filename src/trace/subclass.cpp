@@ -32,11 +32,8 @@ c10::DispatchKeySet keys_above_dispatch() {
 
 }  // namespace
 
-void Recorder::meet_subclass(PyObject* made) {
-  if (made && THPVariable_Check(made)) made_subclasses_.insert(THPVariable_Unpack(made).unsafeGetTensorImpl());
-  if (ended_) return;
-  // Our own forms of operators: a class is to get those that it gets in eager.
-  c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::TESTING_ONLY_GenericWrapper, true);
+void Recorder::add_made_subclass(PyObject* made) {
+  if (THPVariable_Check(made)) made_subclasses_.insert(THPVariable_Unpack(made).unsafeGetTensorImpl());
 }
 
 bool Recorder::call_subclass(const c10::OperatorHandle& op, const OpFacts& facts, Stack& stack, size_t base) {

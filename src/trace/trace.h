@@ -84,9 +84,9 @@ class Session {
   // ...).
   virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
                             const std::vector<SymbolicSize>& symbolic) = 0;
-  // The program meets, or makes, a tensor of a class with __torch_dispatch__ (a wrapper around others). It stays what
-  // it is: operators on it call the class, whose Python code is part of the program.
-  virtual void meet_subclass(PyObject* made) = 0;  // null: from before the call
+  // The program makes a tensor of a class with __torch_dispatch__ (a wrapper around others). It stays what it is:
+  // operators on it call the class, whose Python code is part of the program.
+  virtual void add_made_subclass(PyObject* made) = 0;
   // Whether sizes may follow from data (nonzero, masks, numbers in tensors): symbols without a number. False: whoever
   // needs data declines.
   bool data_sizes = false;

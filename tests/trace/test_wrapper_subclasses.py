@@ -4,6 +4,7 @@ class, and what they are made of is guarded."""
 from __future__ import annotations
 
 import gc
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 from wrapper_tensors import DispatchedInt8Weight, Int8Weight, Scaled
 
 import flashover
+
+aten = torch.ops.aten
 
 
 def parts(o: Any) -> list[Any]:
@@ -61,6 +64,48 @@ def test_weights_of_eight_bits(kind: type[Int8Weight], mode: Any) -> None:
         fast = compiled(model, torch.randn(5, 8))
         assert len(flashover.live(fast).versions) == 1
         check(fast(torch.randn(7, 8)).shape, torch.Size([7, 4]))
+
+
+def test_one_version_for_all_sizes() -> None:
+    model = quantized(Int8Weight)
+    with torch.no_grad():
+        fast = flashover.compile(model, fullgraph=True)
+        for batch, length in ((2, 16), (3, 17), (4, 32), (5, 9)):
+            x = torch.randn(batch, length, 8)
+            check(fast(x), model(x))
+    assert len(flashover.live(fast).versions) == 2
+
+
+def test_operators_that_a_class_sees_among_plain_ones_of_varying_sizes() -> None:
+    def function(t: Any, x: Tensor) -> Any:
+        y = torch.matmul(x, torch.ones(8, 3)).reshape(-1, 3)
+        return torch.matmul(x, t).inner, (t * 2).inner, y
+
+    t = Scaled(torch.randn(8, 4), 2.0)
+    fast = flashover.compile(function, fullgraph=True)
+    for batch in (2, 3, 4):
+        x = torch.randn(batch, 5, 8)
+        check(fast(t, x), function(t, x))
+
+
+class Described(Scaled):
+    """What it does with an operator is in a table by operators without overloads, which another table shows."""
+
+    TABLE = types.MappingProxyType({aten.mul: 3.0})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return args[0].inner * cls.TABLE.get(func.overloadpacket, 5.0)
+
+
+def test_a_table_by_operators() -> None:
+    behind = {aten.mul: 3.0}
+    Described.TABLE = types.MappingProxyType(behind)
+    fast = flashover.compile(lambda t: (t * 2, t + 1), fullgraph=True)
+    t = Described(torch.randn(3), 2.0)
+    check(fast(t), (t.inner * 3, t.inner * 5))
+    behind[aten.add] = 7.0
+    check(fast(t), (t.inner * 3, t.inner * 7))
 
 
 def test_gradients_go_around_the_weights() -> None:

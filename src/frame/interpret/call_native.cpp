@@ -159,8 +159,7 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
   if (self != nullptr && recorder.is_old(self) && std::strncmp(Py_TYPE(self)->tp_name, "re.", 3) == 0)
     recorder.fact(FactKind::kIdentity, recorder.source_of(self), self);
   if (self != nullptr && Py_TYPE(self) == &PyDictProxy_Type && (n.flags & Native::kReadsSelf)) {
-    PyObject* mapping = reinterpret_cast<MappingProxyLayout*>(self)->mapping;
-    if (recorder.is_old(self) && !recorder.is_old(mapping)) throw Declined("a mapping proxy from before the call");
+    PyObject* mapping = recorder.proxied(self);
     const bool one = PyDict_CheckExact(mapping) && nargs > 0 && kwnames == nullptr && std::strcmp(name, "get") == 0 &&
                      PyCFunction_Check(f);
     if (one && recorder.dict_get(mapping, args[0]) == nullptr && PyErr_Occurred()) return nullptr;

@@ -24,11 +24,10 @@ bool inherits(Slot PyMappingMethods::*member, PyTypeObject* t, PyTypeObject* bas
   return t == base || (t->tp_as_mapping != nullptr && t->tp_as_mapping->*member == base->tp_as_mapping->*member);
 }
 
-// A class shows its dict by a proxy made for the occasion: what is read is the dict, which the recorder knows.
-PyObject* behind_proxy(const SourceTracker& recorder, PyObject* o) {
+// What is read of a proxy is the dict, which the recorder knows.
+PyObject* behind_proxy(SourceTracker& recorder, PyObject* o) {
   if (Py_TYPE(o) != &PyDictProxy_Type) return o;
-  PyObject* mapping = reinterpret_cast<MappingProxyLayout*>(o)->mapping;
-  if (recorder.is_old(o) && !recorder.is_old(mapping)) throw Declined("a mapping proxy from before the call");
+  PyObject* mapping = recorder.proxied(o);
   return PyDict_CheckExact(mapping) ? mapping : o;
 }
 

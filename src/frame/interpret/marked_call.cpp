@@ -40,11 +40,6 @@ class WholeArgument {
     return PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PySlice_Check(o) ||
            PyRange_Check(o) || is_dict_view(o) || is_deque(o) || is_array(o) || is_numpy_scalar(o) || is_pinned_kind(o);
   }
-  // One object an operator, which never changes. (torch's functions for tensor subclasses are allowed in graphs.)
-  static bool is_operator(PyObject* o) {
-    const char* type = Py_TYPE(o)->tp_name;
-    return std::strcmp(type, "OpOverload") == 0 || std::strcmp(type, "OpOverloadPacket") == 0;
-  }
   void look_at_values(PyObject* dict) {
     PyObject *key, *value;
     for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &value);) look(value);

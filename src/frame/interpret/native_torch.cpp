@@ -97,7 +97,7 @@ PyObject* do_make_wrapper(const NativeCall& c) {
   if (c.in.session == nullptr) throw Declined("call of " + callable_name(c.f));
   for (size_t i = 0; i < c.all_nargs + keyword_count(c.kwnames); ++i) c.in.consume(c.all[i]);
   Ref made = Ref::steal(c.run());
-  if (made) c.in.session->meet_subclass(made.get());
+  if (made) c.in.session->add_made_subclass(made.get());
   return made.release();
 }
 
