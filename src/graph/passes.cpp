@@ -20,6 +20,7 @@
 #include "graph/passes/insert_device_copies.h"
 #include "graph/passes/late_reads.h"
 #include "graph/passes/linear.h"
+#include "graph/passes/low_precision.h"
 #include "graph/passes/lower_complex.h"
 #include "graph/passes/lower_random.h"
 #include "graph/passes/merge_products.h"
@@ -218,6 +219,13 @@ constexpr Pass kPasses[] = {
      {kProgram},
      "select_attention",
      "on a GPU: products and attention of one row become sums, which fuse with what is around them"},
+    {"low_precision",
+     unless_bits_are_promised<by_machine<low_precision>>,
+     kCore,
+     kCore,
+     {kProgram},
+     "one_row",
+     "products of few rows unpack weights of 8 and 4 bits where they read them; what is unpacked is prims only now"},
     {"cse_core",
      plain<cse>,
      kCore,

@@ -1,6 +1,7 @@
 // Rewrite rules from mm, addmm and bmm to the operators of the libraries, packing included.
 #include "graph/passes/linear.h"
 
+#include "graph/passes/low_precision.h"
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
@@ -52,7 +53,7 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
                  PackingState& state) {
   const TensorType a = r.b.type(x), m = r.b.type(matrix);
   if (a.rank() != 2 || m.rank() != 2 || a.device.type != DeviceType::kCPU || a.dtype != m.dtype) return false;
-  if (!a.sizes[1].is_const() || !all_const(m.sizes)) return false;
+  if (!a.sizes[1].is_const() || !all_const(m.sizes) || is_low_precision(r, x, matrix, state.providers)) return false;
   if (bias) {
     const TensorType& b = r.b.type(*bias);
     if (b.rank() != 1 || !sym::known_eq(b.sizes[0], m.sizes[1]) || b.dtype != a.dtype) return false;

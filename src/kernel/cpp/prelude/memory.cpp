@@ -201,22 +201,36 @@ inline void store_i16(short* p, VI v) { store_16((unsigned short*)p, __builtin_c
 inline VI load_i16_n(const short* p, int n) { return __builtin_convertvector((VS)load_16_n((const unsigned short*)p, n), VI); }
 inline void store_i16_n(short* p, VI v, int n) { store_16_n((unsigned short*)p, __builtin_convertvector(v, VUS), n); }
 )"},
+    // (GCC takes __builtin_convertvector from 8 to 32 bits in one step as a step for each lane.)
+    {"widen_i8 widen_u8", kA16, R"(
+#ifdef __clang__
+inline VI widen_i8(VC x) { return __builtin_convertvector(x, VI); }
+inline VI widen_u8(VUC x) { return __builtin_convertvector(x, VI); }
+#else
+inline VI widen_i8(VC x) { return (VI)__builtin_ia32_pmovsxbd512_mask((V16C)x, VI{}, -1); }
+inline VI widen_u8(VUC x) { return (VI)__builtin_ia32_pmovzxbd512_mask((V16C)x, VI{}, -1); }
+#endif
+)"},
+    {"widen_i8 widen_u8", kA8 | kAvx2 | kNeon, R"(
+inline VI widen_i8(VC x) { return __builtin_convertvector(__builtin_convertvector(x, VS), VI); }
+inline VI widen_u8(VUC x) { return __builtin_convertvector(__builtin_convertvector(x, VUS), VI); }
+)"},
     {"load_i8 store_i8 load_i8_n store_i8_n", kVector, R"(
-inline VI load_i8(const signed char* p) { return __builtin_convertvector(load_8(p), VI); }
+inline VI load_i8(const signed char* p) { return widen_i8(load_8(p)); }
 inline void store_i8(signed char* p, VI v) { store_8(p, __builtin_convertvector(v, VC)); }
-inline VI load_i8_n(const signed char* p, int n) { return __builtin_convertvector(load_8_n(p, n), VI); }
+inline VI load_i8_n(const signed char* p, int n) { return widen_i8(load_8_n(p, n)); }
 inline void store_i8_n(signed char* p, VI v, int n) { store_8_n(p, __builtin_convertvector(v, VC), n); }
 )"},
     {"load_u8 store_u8 load_u8_n store_u8_n", kVector, R"(
-inline VI load_u8(const unsigned char* p) { return __builtin_convertvector((VUC)load_8((const signed char*)p), VI); }
+inline VI load_u8(const unsigned char* p) { return widen_u8((VUC)load_8((const signed char*)p)); }
 inline void store_u8(unsigned char* p, VI v) { store_8((signed char*)p, __builtin_convertvector(v, VC)); }
-inline VI load_u8_n(const unsigned char* p, int n) { return __builtin_convertvector((VUC)load_8_n((const signed char*)p, n), VI); }
+inline VI load_u8_n(const unsigned char* p, int n) { return widen_u8((VUC)load_8_n((const signed char*)p, n)); }
 inline void store_u8_n(unsigned char* p, VI v, int n) { store_8_n((signed char*)p, __builtin_convertvector(v, VC), n); }
 )"},
     {"load_b8 store_b8 load_b8_n store_b8_n", kVector, R"(
-inline VM load_b8(const bool* p) { return __builtin_convertvector(load_8((const signed char*)p), VI) != 0; }
+inline VM load_b8(const bool* p) { return widen_i8(load_8((const signed char*)p)) != 0; }
 inline void store_b8(bool* p, VM v) { store_8((signed char*)p, __builtin_convertvector(v & 1, VC)); }
-inline VM load_b8_n(const bool* p, int n) { return __builtin_convertvector(load_8_n((const signed char*)p, n), VI) != 0; }
+inline VM load_b8_n(const bool* p, int n) { return widen_i8(load_8_n((const signed char*)p, n)) != 0; }
 inline void store_b8_n(bool* p, VM v, int n) { store_8_n((signed char*)p, __builtin_convertvector(v & 1, VC), n); }
 )"},
     {"load_i16 store_i16 load_i8 store_i8 load_u8 store_u8 load_b8 store_b8", kS1, R"(
