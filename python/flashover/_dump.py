@@ -28,9 +28,15 @@ def folder() -> str:
 
 
 def write_repro(
-    number: int, name: str, description: dict[str, Any], tensors: Sequence[torch.Tensor], values: dict[str, str]
+    number: int,
+    name: str,
+    description: dict[str, Any],
+    tensors: Sequence[torch.Tensor],
+    values: dict[str, str],
+    symbols: bool,
 ) -> None:
-    """The core calls this before it compiles a graph, so the program is there if that crashes."""
+    """The core calls this before it compiles a graph, so the program is there if that crashes. symbols: sizes were, and
+    stand here as numbers."""
     from flashover import _repro, fx_graph
 
     kinds = [kind for _, kind, _ in description["inputs"]]
@@ -43,7 +49,7 @@ def write_repro(
         plain = _repro.plain_all(given)
         options = {k: v for k, v in options_table.typed(values).items() if k not in ("cache_dir", "compile")}
         what = f"Graph {number} of {name}, as it was captured; its inputs are like those of the call."
-        program = _repro.script(module, given, plain and plain[1], what, options=options)
+        program = _repro.script(module, given, plain and plain[1], what, options=options, dynamic=symbols)
     safe = re.sub(r"\W", "_", name[:60], flags=re.ASCII)
     to = Path(folder()) / f"{number:03}_{safe}.repro.py"
     to.parent.mkdir(mode=0o700, exist_ok=True)

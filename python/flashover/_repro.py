@@ -207,19 +207,21 @@ def script(
     *,
     shows: str = "Raises while compiled code and eager differ.",
     options: dict[str, Any] | None = None,
+    dynamic: bool = False,
 ) -> str:
     """A program that runs this graph compiled and not. made_by: expressions that make its inputs; what: its opening
-    line; shows: how it tells."""
+    line; shows: how it tells; dynamic: with symbols for sizes."""
     if any(n.op == "get_attr" for n in part.graph.nodes):  # constants become inputs
         part, given = _without_attributes(part, given)
         made_by = None
     lines = [f"{expression}," for expression in made_by] if made_by else _lines_of(given)
-    placeholders = [n.name for n in part.graph.nodes if n.op == "placeholder"]
+    # (The body gives those another name whose own is one of Python's, as `input` is.)
+    placeholders = [str(n.target) for n in part.graph.nodes if n.op == "placeholder"]
     body = part.graph.python_code("self").src.partition(":\n")[2]
     return SCRIPT.format(
         what=what.replace("\\", "/").replace('"', "'").replace("\n", " "),
         shows=shows,
-        arguments="fullgraph=True" + (f", options={options!r}" if options else ""),
+        arguments="fullgraph=True" + ", dynamic=True" * dynamic + (f", options={options!r}" if options else ""),
         parameters=", ".join(placeholders),
         body=body.rstrip(),
         inputs="\n".join(f"    {line}" for line in lines),

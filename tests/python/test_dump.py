@@ -69,3 +69,20 @@ def test_programs_do_not_follow_links(tmp_path: Path) -> None:
     done = run(code, FLASHOVER_DUMP=str(folder))
     assert done.returncode == 0 and done.stdout == "tensor([1., 1.])\n" and not other.exists()
     assert "FLASHOVER_DUMP: no program for graph 0 of f" in done.stderr
+
+
+def test_sizes_that_are_symbols(tmp_path: Path) -> None:
+    """The program has the sizes of the call that was captured, and compiles with symbols; `input` is a name like others."""
+    folder = tmp_path / "dump"
+    code = """
+import torch, flashover
+f = flashover.compile(lambda input, w: torch.relu(input @ w).reshape(-1, 2).sum(-1), dynamic=True)
+for n in (3, 5):
+    f(torch.randn(n, 8), torch.randn(8, 4))
+"""
+    assert run(code, FLASHOVER_DUMP=str(folder)).returncode == 0
+    (program,) = folder.glob("*.repro.py")
+    text = program.read_text()
+    assert "dynamic=True" in text and "(3, 8)" in text
+    done = run(text)
+    assert done.returncode == 0 and "compiled code and eager agree" in done.stdout, done.stderr
