@@ -72,7 +72,7 @@ def test_programs_do_not_follow_links(tmp_path: Path) -> None:
 
 
 def test_sizes_that_are_symbols(tmp_path: Path) -> None:
-    """The program has the sizes of the call that was captured, and compiles with symbols; `input` is a name like others."""
+    """The program has the sizes of the call that was captured, and compiles with symbols; `input` is a name."""
     folder = tmp_path / "dump"
     code = """
 import torch, flashover
