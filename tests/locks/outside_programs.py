@@ -5,6 +5,7 @@ and returns what it saw of that state; eager and compiled runs must see the same
 from __future__ import annotations
 
 import array
+import collections
 import contextlib
 import contextvars
 import ctypes
@@ -13,6 +14,7 @@ import io
 import itertools
 import logging
 import mmap
+import operator
 import os
 import queue
 import random
@@ -112,6 +114,20 @@ def structure_of_c(w: Any, x: torch.Tensor, i: int) -> Any:
     x = x * 2
     w.b[i] = w.a + i
     return x, w.a, list(w.b)
+
+
+class Tail(collections.deque):  # type: ignore[type-arg]
+    """A property whose setter is code in C."""
+
+    last = property(operator.itemgetter(-1), collections.deque.append)
+
+
+@program(lambda: Tail(maxlen=8))
+def property_set_by_c(w: Any, x: torch.Tensor, i: int) -> Any:
+    w.last = i + 3
+    x = x * 2
+    w.last = x.shape[0] + i
+    return x, w.last, list(w)
 
 
 class Row(array.array):  # type: ignore[type-arg]

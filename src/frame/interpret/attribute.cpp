@@ -222,7 +222,7 @@ PyObject* Interpreter::bind(PyObject* d, PyObject* o, PyTypeObject* type) {
     recorder.type_lookup(Py_TYPE(d), name);
   }
   Ref keep = Ref::borrow(d);
-  if (Py_TYPE(d) == &PyProperty_Type && o != nullptr) {  // a getter written in C would look at the object unseen
+  if (get == PyProperty_Type.tp_descr_get && o != nullptr) {  // a getter written in C would look at the object unseen
     static PyObject* const fget = interned("fget");
     Ref getter = Ref::steal(PyObject_GetAttr(d, fget));
     if (getter && getter.get() != Py_None && !PyFunction_Check(getter.get())) {
@@ -277,13 +277,21 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
   return v.release();
 }
 
+// Does code in C do what a special method of t says? A class on the heap may be C's, too: ctypes' are, from 3.12 on.
+bool Interpreter::is_slot_in_c(PyTypeObject* t, PyObject* name) {
+  PyObject* method = recorder.type_lookup(t, name);
+  return method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type;
+}
+
 // The same for data descriptors that are neither members nor getsets nor Python code.
 PyObject* Interpreter::from_data_descriptor(PyObject* o, PyObject* descriptor, PyObject* value) {
   PyTypeObject* kind = Py_TYPE(descriptor);
-  if (value == nullptr || !recorder.is_old(o) || (kind->tp_flags & Py_TPFLAGS_HEAPTYPE)) return value;
-  if (kind == &PyProperty_Type) return value;  // its getter was called
+  static PyObject* const get = interned("__get__");
+  if (value == nullptr || !recorder.is_old(o) || PyObject_TypeCheck(descriptor, &PyProperty_Type)) return value;
+  if (!is_slot_in_c(kind, get)) return value;
   Ref v = Ref::steal(value);
-  if (PyTuple_Check(o) && std::strcmp(kind->tp_name, "_collections._tuplegetter") == 0) {
+  static PyObject* const of_named_tuples = of_module("_collections", "_tuplegetter");
+  if (PyTuple_Check(o) && reinterpret_cast<PyObject*>(kind) == of_named_tuples) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
       if (PyTuple_GET_ITEM(o, i) == value) {
         recorder.contents(o);
@@ -492,13 +500,25 @@ int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
   return PyObject_SetAttr(o, name, value);
 }
 
+// A setter in Python comes back through the hook; one in C is called as any function in C is.
+int Interpreter::set_property(PyObject* o, PyObject* name, PyObject* property, PyObject* value) {
+  static PyObject *const fset = interned("fset"), *const fdel = interned("fdel");
+  Ref setter = Ref::steal(PyObject_GetAttr(property, value != nullptr ? fset : fdel));
+  if (!setter) return -1;
+  if (setter.get() == Py_None || PyFunction_Check(setter.get())) return PyObject_GenericSetAttr(o, name, value);
+  PyObject* args[3] = {nullptr, o, value};
+  const Ref done = Ref::steal(call(setter.get(), args + 1, value != nullptr ? 2 : 1, nullptr));
+  return done ? 0 : -1;
+}
+
 int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
   PyTypeObject* t = Py_TYPE(o);
   Ref d = Ref::borrow(recorder.type_lookup(t, name));
   if (!recorder.is_old(o)) return PyObject_GenericSetAttr(o, name, value);
   if (d && Py_TYPE(d.get())->tp_descr_set != nullptr) {
-    if (Py_TYPE(d.get()) == &PyProperty_Type || PyObject_TypeCheck(d.get(), &PyProperty_Type))
-      return PyObject_GenericSetAttr(o, name, value);  // the setter is Python code
+    static PyObject *const set = interned("__set__"), *const del = interned("__delete__");
+    if (!is_slot_in_c(Py_TYPE(d.get()), value != nullptr ? set : del)) return PyObject_GenericSetAttr(o, name, value);
+    if (Py_TYPE(d.get())->tp_descr_set == PyProperty_Type.tp_descr_set) return set_property(o, name, d.get(), value);
     if (Py_TYPE(d.get()) == &PyMemberDescr_Type) {
       PyObject* before = nullptr;
       if (compat::lookup_attribute(o, name, &before) < 0) return -1;
@@ -506,7 +526,6 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
       journal.slot(o, name, old.get());
       return PyObject_GenericSetAttr(o, name, value);
     }
-    if (Py_TYPE(d.get())->tp_flags & Py_TPFLAGS_HEAPTYPE) return PyObject_GenericSetAttr(o, name, value);
     static PyObject* const grad = interned("grad");
     if (name == grad && session != nullptr && session->is_input(o)) {
       const bool known = value == nullptr || value == Py_None || session->is_trace_tensor(value);

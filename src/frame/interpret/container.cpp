@@ -231,10 +231,7 @@ int Interpreter::set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* val
     // A class with one of __setitem__ and __delitem__ has the other through the same slot.
     static PyObject *const set = PyUnicode_InternFromString("__setitem__"), *const del = PyUnicode_InternFromString(
                                                                                 "__delitem__");
-    const auto is_in_c = [&] {
-      PyObject* method = recorder.type_lookup(t, value != nullptr ? set : del);
-      return method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type;
-    };
+    const auto is_in_c = [&] { return is_slot_in_c(t, value != nullptr ? set : del); };
     const auto goes_to = [&](PyTypeObject* base) {
       return inherits(&PyMappingMethods::mp_ass_subscript, t, base) || (is_in_c() && base != &PyODict_Type);
     };

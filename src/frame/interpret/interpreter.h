@@ -180,9 +180,10 @@ class Interpreter {
   PyObject* array_operation(const std::function<PyObject*()>& run, std::initializer_list<PyObject*> operands);
   int array_attribute(PyObject* o, PyObject* name, PyObject** out);
   bool call_with_arrays(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames, PyObject** result);
-  void consume(PyObject* o);                         // a native callee is about to read all of `o`
-  void look_through(PyObject* o);                    // the same, but numbers in it are only handed on
-  void look_special(PyObject* o, const char* name);  // the type's special method is about to be looked up by C code
+  void consume(PyObject* o);                           // a native callee is about to read all of `o`
+  void look_through(PyObject* o);                      // the same, but numbers in it are only handed on
+  void look_special(PyObject* o, const char* name);    // the type's special method is about to be looked up by C code
+  bool is_slot_in_c(PyTypeObject* t, PyObject* name);  // ... and not Python code: nobody sees what it does
   PyObject* global(_PyInterpreterFrame* frame, PyObject* name);  // new reference
 
   // Self-check for tests: with the objects that existed before the trace known, one that turns up without a source is a
@@ -279,6 +280,7 @@ class Interpreter {
   PyObject* from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value);
   PyObject* from_data_descriptor(PyObject* o, PyObject* descriptor, PyObject* value);
   int set_generic(PyObject* o, PyObject* name, PyObject* value);
+  int set_property(PyObject* o, PyObject* name, PyObject* property, PyObject* value);
   PyObject* call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_marked(Mark mark, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_for_constant(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
