@@ -41,6 +41,14 @@ def calls(fast: Any, *args: Any, count: int = CALLS) -> list[Any]:
         return [fast(*args) for _ in range(count)]
 
 
+def decide(fast: Any, *args: Any) -> None:
+    """A draw, as busy machines make them, is timed again after 100 calls, and once more after 400."""
+    for _ in range(700):
+        if not any(e["state"] == "timed" and not e["continues"] for e in fast.entries()):
+            break
+        calls(fast, *args, count=1)
+
+
 def state_of(fast: Any) -> str:
     return next(e["state"] for e in fast.entries() if not e["continues"])
 
@@ -84,8 +92,9 @@ def test_what_is_faster_stays_compiled() -> None:
     with torch.no_grad():
         for y in calls(fast, x):
             torch.testing.assert_close(y, heavy(x))
+        decide(fast, x)
     assert state_of(fast) == "compiled"
-    assert fast.stats().eager_calls <= 3  # those that were timed
+    assert fast.stats().eager_calls <= 9  # those that were timed: three a race
 
 
 def test_effects_happen_once_in_each_call() -> None:
@@ -127,6 +136,7 @@ def test_each_version_has_a_race_of_its_own() -> None:
     with torch.no_grad():
         calls(fast, x[0], True)
         calls(fast, x, False)
+        decide(fast, x, False)
     states = {e["state"] for e in fast.entries() if not e["continues"]}
     assert states == {"slower", "compiled"}
 
