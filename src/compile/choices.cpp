@@ -41,7 +41,6 @@ std::string entry_of(std::string_view kind, const Hash128& key) { return std::st
 }  // namespace
 
 ChoicesFile* ChoicesFile::at(const std::string& path, const std::string& written_by) {
-  if (path.empty()) return nullptr;
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<ChoicesFile>> files;
   const std::lock_guard lock(mutex);

@@ -23,7 +23,6 @@ namespace flashover::compile {
 
 class ChoicesFile {
  public:
-  // Null for an empty path.
   static ChoicesFile* at(const std::string& path, const std::string& written_by);
 
   std::optional<std::string> find(std::string_view kind, const Hash128& key);

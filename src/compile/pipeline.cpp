@@ -220,10 +220,12 @@ bool may_keep_plans(const Options& options, const CompileTarget& env) {
 }  // namespace
 
 ChoicesFile* choices_of(const Options& options, const CompileTarget& environment) {
+  const std::string path = option(options.values, "choices_file");
+  if (path.empty()) return nullptr;  // before the machine is asked: every compile comes by
   std::string by = environment.versions + " on " + machine_identity() +
                    (environment.gpu ? " " + kernel::triton::str(*environment.gpu) : "");
   std::ranges::replace(by, '\n', ' ');
-  return ChoicesFile::at(option(options.values, "choices_file"), by);
+  return ChoicesFile::at(path, by);
 }
 
 void add_to_report(Report& report, const plan::Plan& plan) {
@@ -259,7 +261,6 @@ plan::Plan compile(Graph traced, const Options& options, const CompileTarget& en
     }
   }
   const Device device = checked_device(traced, env);
-  const Hash128 key_of_choice = graph::hash(traced);
   const bool choose =
       device.type == DeviceType::kCPU && env.measure && !has_symbols(traced);  // (those have no run to measure)
   const graph::EagerMemory eager = eager_memory(traced, device);
@@ -268,7 +269,7 @@ plan::Plan compile(Graph traced, const Options& options, const CompileTarget& en
                                    return to_plan(to_core(traced, device, other, runner), device, options, other,
                                                   runner, cache, made, "");
                                  },
-                                 key_of_choice, options, env, passes, report)
+                                 graph::hash(traced), options, env, passes, report)
                            : to_plan(to_core(std::move(traced), device, env, passes), device, options, env, passes,
                                      cache, report, "", eager);
   if (may_keep_plans(options, env)) keep_plan(cache, key, plan, option(options.values, "compiler"), report);
