@@ -170,6 +170,8 @@ struct Plan {
 std::string print(const Plan& p);
 Plan parse(std::string_view text);  // binaries: key and size only. Throws UserError "line N: what"
 void verify(const Plan& p);         // throws InternalError
+// Of a plan that split() made: sizes that follow from data are its caller's, who may know them before its first step.
+void verify_part(const Plan& p);
 std::string serialize(const Plan& p);
 // Throws UserError on anything malformed; never reads out of bounds, never allocates more than a small multiple of the
 // input.

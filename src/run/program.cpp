@@ -283,7 +283,7 @@ std::vector<int32_t> inputs_of_frozen_part(const plan::Plan& plan) {
 std::shared_ptr<const CommonProgram> make_common(plan::Plan plan, const LoadOptions& options,
                                                  std::shared_ptr<const Code> code,
                                                  std::optional<std::vector<plan::SizeSource>> sources) {
-  plan::verify(plan);
+  sources ? plan::verify_part(plan) : plan::verify(plan);
   const int device = device_here(plan);
   if (!code) code = load_code(plan, device);
   for (plan::Binary& b : plan.binaries) b.bytes = {};  // loaded; the text and the cache have their own

@@ -483,3 +483,17 @@ def test_a_count_of_what_is_known_beforehand() -> None:
         for got, want in zip(compiled(x), f(x), strict=True):
             assert torch.equal(got, want)
     assert flashover.compile_stats()["eager_calls"] == before
+
+
+def test_the_last_size_follows_from_the_others() -> None:
+    """It is found where no new size is, by the step in front of the products that know all of them."""
+
+    def f(x: Tensor, w: Tensor, counts: Tensor) -> Tensor:
+        sizes = counts.tolist()
+        y = torch.cat([part @ w for part in x.split(sizes)])
+        return torch.cat([part.sin() @ w for part in y.split(sizes)])
+
+    compiled = flashover.compile(f, fullgraph=True)
+    for counts in ([3, 4, 3], [1, 0, 9]):
+        x, w = torch.randn(10, 4), torch.randn(4, 4)
+        torch.testing.assert_close(compiled(x, w, torch.tensor(counts)), f(x, w, torch.tensor(counts)))
