@@ -180,9 +180,10 @@ namespace {
 // bool(tensor) where one answer leads to an exception: the graph checks that it is the other one.
 bool assume(Stack& stack) {
   const at::Tensor t = stack.back().toTensor();
-  if (!t.device().is_cpu() || t.is_complex()) return false;
+  if (t.is_complex()) return false;
   const int truth = std::exchange(assumption().truth, -1);
-  at::_assert_async(truth == 1 ? t : t.logical_not());
+  // Elsewhere it is waited for, as the program waits: an assertion that fails on the GPU would end the process's context.
+  at::_assert_async((truth == 1 ? t : t.logical_not()).cpu());
   assumption().made = true;
   stack.pop_back();
   stack.emplace_back(t.is_floating_point()          ? at::Scalar(static_cast<double>(truth))

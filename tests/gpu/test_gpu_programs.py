@@ -224,3 +224,25 @@ def test_default_device() -> None:
             assert fast(x).is_cuda
     finally:
         torch.set_default_device(None)
+
+
+@BACKENDS
+def test_what_decides_between_going_on_and_raising(backend: str) -> None:
+    """It is read where the program reads it; where it fails, eager's exception comes and the GPU can go on."""
+
+    def fn(ids: torch.Tensor) -> torch.Tensor:
+        lengths = (ids != 2).sum(dim=1)
+        assert lengths.max().item() <= 3, "too long"
+        if (ids < 0).any():
+            raise ValueError("negative")
+        return ids * 2
+
+    fast = flashover.compile(fn, fullgraph=True, backend=backend)
+    good = torch.tensor([[1, 2, 3, 4], [2, 2, 2, 2]], device="cuda")
+    for _ in range(3):
+        agree(fast(good), fn(good))
+        with pytest.raises(AssertionError, match="too long"):
+            fast(good + 4)
+        with pytest.raises(ValueError, match="negative"):
+            fast(good - 5 * (good == 1))
+    agree(fast(good), fn(good))
