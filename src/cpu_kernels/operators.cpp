@@ -179,57 +179,21 @@ at::Tensor depthwise_last_op(const at::Tensor& x, const at::Tensor& packed, cons
   return depthwise_last_out(x, packed, bias, kernel, stride, padding, dilation, activation, out);
 }
 
-// Rows and columns of `t` [batch, rows, columns] or [rows, columns].
-template <typename T, typename O>
-void run_product(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& added,
-                 Activation activation, at::Tensor& out) {
-  const bool batch = a.dim() == 3;
-  ProductOf<T, O> p{.a = static_cast<const T*>(a.const_data_ptr()),
-                    .a_batch = batch ? a.stride(0) : 0,
-                    .a_row = a.stride(-2),
-                    .a_inner = a.stride(-1),
-                    .b = static_cast<const T*>(b.const_data_ptr()),
-                    .b_batch = batch ? b.stride(0) : 0,
-                    .b_inner = b.stride(-2),
-                    .b_column = b.stride(-1),
-                    .out = static_cast<O*>(out.mutable_data_ptr()),
-                    .batch = batch ? a.size(0) : 1,
-                    .rows = a.size(-2),
-                    .inner = a.size(-1),
-                    .columns = b.size(-1),
-                    .activation = activation};
-  at::Tensor all;
-  if (added) {
-    // In the result's sizes; the stride along the columns is 0 or 1.
-    std::vector<int64_t> sizes = out.sizes().vec();
-    all = added->expand(sizes);
-    if (all.stride(-1) > 1 && all.size(-1) > 1) all = all.contiguous();
-    p.added = static_cast<const O*>(all.const_data_ptr());
-    p.added_batch = batch ? all.stride(0) : 0;
-    p.added_row = all.stride(-2);
-    p.added_column = all.size(-1) > 1 ? all.stride(-1) : 0;
-  }
-  product(p);
+at::Tensor& product_out(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& added,
+                        c10::string_view activation, bool wide, at::Tensor& out) {
+  std::optional<at::Tensor> dense_added = added;
+  if (added && added->dim() > 0 && added->size(-1) > 1 && added->stride(-1) > 1) dense_added = added->contiguous();
+  const std::optional<Plain> add = plain(dense_added);
+  check_done(product(plain(a), plain(b), pointer(add), text(activation), wide, plain(out)));
+  return out;
 }
-
 at::Tensor product_op(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& added,
                       c10::string_view activation, bool wide) {
-  TORCH_CHECK(has_amx_bf16(), "product: this machine has no AMX");
-  const auto act = activation_named({activation.data(), activation.size()});
-  const bool f32 = a.scalar_type() == at::kFloat;
-  TORCH_CHECK(act && (f32 || a.scalar_type() == at::kBFloat16) && b.scalar_type() == a.scalar_type() &&
-                  (!added || added->scalar_type() == (wide ? at::kFloat : a.scalar_type())) &&
-                  (a.dim() == 2 || a.dim() == 3) && b.dim() == a.dim() && b.size(-2) == a.size(-1) &&
-                  (a.dim() == 2 || b.size(0) == a.size(0)),
-              "product: wrong arguments");
+  TORCH_CHECK(a.dim() >= 2 && b.dim() >= 2, "product: wrong arguments");
   std::vector<int64_t> sizes = a.sizes().vec();
   sizes.back() = b.size(-1);
   at::Tensor out = dense(sizes, wide ? at::kFloat : a.scalar_type());
-  if (out.numel() == 0) return out;
-  (f32    ? run_product<float, float>
-   : wide ? run_product<uint16_t, float>
-          : run_product<uint16_t, uint16_t>)(a, b, added, *act, out);
-  return out;
+  return product_out(a, b, added, activation, wide, out);
 }
 
 // ATen's product where numbers near 0 count as 0.
@@ -852,6 +816,9 @@ void register_operators() {
         "depthwise_last.out", depthwise_last_out);
     // (`wide`: the result of bf16 matrices is f32.)
     add("product(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False) -> Tensor", "product", product_op);
+    add("product.out(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False, *, Tensor(a!) out) -> "
+        "Tensor(a!)",
+        "product.out", product_out);
     add("bmm_flushed(Tensor a, Tensor b) -> Tensor", "bmm_flushed", bmm_flushed);
     add("attention(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
         "Tensor",

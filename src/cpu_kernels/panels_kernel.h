@@ -63,3 +63,101 @@ void finish_tile(const float* c, int64_t c_stride, int64_t rows, int64_t columns
     }
   }
 }
+
+using Row = float __attribute__((vector_size(4 * kLanes)));
+using Lane = int32_t __attribute__((vector_size(4 * kLanes)));
+
+inline float sum_of_lanes(Vec x) {
+  Row row;
+  std::memcpy(&row, &x, sizeof row);
+  Lane lane;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+#pragma GCC unroll 4
+  for (int step = kLanes / 2; step > 0; step /= 2) row += __builtin_shuffle(row, lane ^ step);
+  return row[0];
+}
+
+// Elements k and those behind it, `left` of them where that is less than a vector.
+template <int R, int C, bool whole>
+inline __attribute__((always_inline)) void multiply_lanes(const float* x, int64_t x_stride, const float* w,
+                                                          int64_t w_stride, int64_t left, Vec (&sum)[R][C]) {
+  Vec row[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) row[r] = whole ? load(x + r * x_stride) : load_first(x + r * x_stride, left);
+#pragma GCC unroll 8
+  for (int n = 0; n < C; ++n) {
+    const float* const from = w + n * w_stride;
+    __builtin_prefetch(from + C * w_stride, 0, 2);  // of the rows that are next
+    const Vec line = whole ? load(from) : load_first(from, left);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) sum[r][n] = fma(row[r], line, sum[r][n]);
+  }
+}
+
+// c[r][n] = row r of x times row n of w, for R and C of them: each number of w is read once, and nothing is packed.
+template <int R, int C>
+void multiply_rows(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t inner, float* c,
+                   int64_t c_stride) {
+  Vec sum[R][C];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int n = 0; n < C; ++n) sum[r][n] = spread(0.f);
+  int64_t k = 0;
+  for (; k + kLanes <= inner; k += kLanes) multiply_lanes<R, C, true>(x + k, x_stride, w + k, w_stride, kLanes, sum);
+  if (k < inner) multiply_lanes<R, C, false>(x + k, x_stride, w + k, w_stride, inner - k, sum);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int n = 0; n < C; ++n) c[r * c_stride + n] = sum_of_lanes(sum[r][n]);
+}
+
+// As many columns at a time as there are registers for.
+template <int R>
+void multiply_few(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t columns, int64_t inner,
+                  float* c, int64_t c_stride) {
+  constexpr int kSums = kRows == 14 || kLanes == 4 ? 16 : 8, kColumns = R * 8 <= kSums   ? 8
+                                                                        : R * 4 <= kSums ? 4
+                                                                        : R * 2 <= kSums ? 2
+                                                                                         : 1;
+  int64_t n = 0;
+  for (; n + kColumns <= columns; n += kColumns)
+    multiply_rows<R, kColumns>(x, x_stride, w + n * w_stride, w_stride, inner, c + n, c_stride);
+  for (; n < columns; ++n) multiply_rows<R, 1>(x, x_stride, w + n * w_stride, w_stride, inner, c + n, c_stride);
+}
+
+// to[j * to_stride + i] = from[i * stride + j]: blocks of kLanes by kLanes in registers, where in step s each pair of
+// rows that are s apart exchanges the lanes that are.
+inline void transpose_block(const float* from, int64_t stride, float* to, int64_t to_stride) {
+  Row row[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) std::memcpy(&row[i], from + i * stride, sizeof(Row));
+  Lane lane;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+#pragma GCC unroll 4
+  for (int step = 1; step < kLanes; step *= 2) {
+    const Lane odd = (lane & step) != 0;
+    const Lane upper = odd ? lane - step + kLanes : lane, lower = odd ? lane + kLanes : lane + step;
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i & step) continue;
+      const Row a = row[i], b = row[i + step];
+      row[i] = __builtin_shuffle(a, b, upper);
+      row[i + step] = __builtin_shuffle(a, b, lower);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) std::memcpy(to + i * to_stride, &row[i], sizeof(Row));
+}
+
+inline void transpose_lines(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to,
+                            int64_t to_stride) {
+  const int64_t whole_rows = rows - rows % kLanes, whole_columns = columns - columns % kLanes;
+  for (int64_t j = 0; j < whole_columns; j += kLanes)
+    for (int64_t i = 0; i < whole_rows; i += kLanes)
+      transpose_block(from + i * stride + j, stride, to + j * to_stride + i, to_stride);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j) to[j * to_stride + i] = from[i * stride + j];
+}

@@ -9,7 +9,9 @@
 #include "cpu_kernels/attention.h"
 #include "cpu_kernels/depthwise_last.h"
 #include "cpu_kernels/linear.h"
+#include "cpu_kernels/panel_product.h"
 #include "cpu_kernels/panels.h"
+#include "cpu_kernels/product.h"
 #include "cpu_kernels/vectors.h"
 #include "ops/names.h"
 
@@ -76,6 +78,73 @@ Wrong panel_linear(const Plain& x, const Plain& packed, const Plain* bias, const
                      .columns = columns,
                      .activation = *act});
   return {};
+}
+
+namespace {
+
+// Strides of a tensor whose dims are the last ones of `out`, 0 where it repeats; nothing: it does not spread to `out`.
+std::optional<std::array<int64_t, 3>> spread_strides(const Plain& t, const Plain& out) {
+  std::array<int64_t, 3> strides{};
+  if (t.rank() > out.rank()) return std::nullopt;
+  for (int64_t d = -1; d >= -t.rank(); --d) {
+    if (t.size(d) != out.size(d) && t.size(d) != 1) return std::nullopt;
+    strides[static_cast<size_t>(3 + d)] = t.size(d) == 1 ? 0 : t.stride(d);
+  }
+  return strides;
+}
+
+template <typename T, typename O>
+Wrong run_product(const Plain& a, const Plain& b, const Plain* added, Activation activation, const Plain& out) {
+  const bool batch = a.rank() == 3;
+  ProductOf<T, O> p{.a = a.as<const T>(),
+                    .a_batch = batch ? a.stride(0) : 0,
+                    .a_row = a.stride(-2),
+                    .a_inner = a.stride(-1),
+                    .b = b.as<const T>(),
+                    .b_batch = batch ? b.stride(0) : 0,
+                    .b_inner = b.stride(-2),
+                    .b_column = b.stride(-1),
+                    .out = out.as<O>(),
+                    .batch = batch ? a.size(0) : 1,
+                    .rows = a.size(-2),
+                    .inner = a.size(-1),
+                    .columns = b.size(-1),
+                    .activation = activation};
+  if (added) {
+    const auto strides = spread_strides(*added, out);
+    if (!strides || (*strides)[2] > 1) return "product: what is added does not fit";
+    p.added = added->as<const O>();
+    p.added_batch = (*strides)[0], p.added_row = (*strides)[1], p.added_column = (*strides)[2];
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (!has_amx_bf16()) {
+      panel_product(p);
+      return {};
+    }
+  }
+  product(p);
+  return {};
+}
+
+}  // namespace
+
+Wrong product(const Plain& a, const Plain& b, const Plain* added, std::string_view activation, bool wide,
+              const Plain& out) {
+  const auto act = activation_named(activation);
+  const bool f32 = is_f32(a), bf16 = a.dtype == DType::kBF16;
+  const DType result = wide ? DType::kF32 : a.dtype;
+  if (bf16 ? !has_amx_bf16() : !has_amx_bf16() && !vector_kernels()) return "product: not on this machine";
+  const int64_t rank = a.rank();
+  const bool fit = (rank == 2 || rank == 3) && b.rank() == rank && out.rank() == rank && b.size(-2) == a.size(-1) &&
+                   out.size(-2) == a.size(-2) && out.size(-1) == b.size(-1) &&
+                   (rank == 2 || (b.size(0) == a.size(0) && out.size(0) == a.size(0)));
+  if (!act || !(f32 || bf16) || b.dtype != a.dtype || out.dtype != result || (added && added->dtype != result) ||
+      !fit || !out.is_dense())
+    return "product: wrong arguments";
+  if (out.numel() == 0) return {};
+  return (f32    ? run_product<float, float>
+          : wide ? run_product<uint16_t, float>
+                 : run_product<uint16_t, uint16_t>)(a, b, added, *act, out);
 }
 
 Wrong pack_depthwise(const Plain& weight, const Plain& packed) {
@@ -234,12 +303,13 @@ std::string_view missing_for(std::string_view op) {
   constexpr std::string_view kOwn = "flashover.";
   if (!op.starts_with(kOwn)) return {};
   op.remove_prefix(kOwn.size());
-  constexpr std::string_view kAmx[] = {"pack_linear.", "packed_linear.", "product.", "unfolded_"};
+  constexpr std::string_view kAmx[] = {"pack_linear.", "packed_linear.", "unfolded_"};
   constexpr std::string_view kAvx512[] = {"attention", "convolution.", "convolution_input_", "convolution_weight_"};
   const auto is_one_of = [&](std::span<const std::string_view> names) {
     return std::ranges::any_of(names, [&](std::string_view n) { return op.starts_with(n); });
   };
   if (is_one_of(kAmx) && !has_amx_bf16()) return "amx_bf16";
+  if (op.starts_with("product.") && !has_amx_bf16() && !vector_kernels()) return "avx2";
   return is_one_of(kAvx512) && !has_avx512() ? "avx512" : "";
 }
 
@@ -282,6 +352,14 @@ Wrong call_panel_linear(Arguments a, Results r) {
                       std::get<std::string_view>(a[5]), r[0]);
 }
 
+Wrong call_product(Arguments a, Results r) {
+  if (a.size() != 5 || r.size() != 1 || !are<Plain, Plain>(a.first(2), r) || !is_maybe(a[2]) ||
+      !are<std::string_view, bool>(a.subspan(3), r))
+    return kOtherKinds;
+  return product(std::get<Plain>(a[0]), std::get<Plain>(a[1]), maybe(a[2]), std::get<std::string_view>(a[3]),
+                 std::get<bool>(a[4]), r[0]);
+}
+
 Wrong call_depthwise_last(Arguments a, Results r) {
   using List = std::vector<int64_t>;
   if (a.size() != 8 || r.size() != 1 || !are<Plain, Plain>(a.first(2), r) || !is_maybe(a[2]) ||
@@ -306,6 +384,7 @@ constexpr PlainOperator kOperators[] = {
        return sizes.size() == 2 ? panel_elements(sizes[0], sizes[1]) : int64_t{-1};
      }},
     {"flashover.panel_linear", call_panel_linear, nullptr},
+    {"flashover.product", call_product, nullptr},
     {"flashover.pack_depthwise", call_pack_depthwise,
      [](std::span<const int64_t> sizes) {
        return sizes.size() == 4 ? depthwise_elements(sizes[0], sizes[2] * sizes[3]) : int64_t{-1};

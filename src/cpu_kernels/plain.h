@@ -37,6 +37,11 @@ Wrong pack_panels(const Plain& weight, const Plain& packed);
 Wrong panel_linear(const Plain& x, const Plain& packed, const Plain* bias, const Plain* added, int64_t columns,
                    std::string_view activation, const Plain& out);
 
+// [batch,] rows x inner times [batch,] inner x columns (product.h). added: of any sizes that spread to the result's. wide:
+// of bf16 matrices the result, and what is added, are f32.
+Wrong product(const Plain& a, const Plain& b, const Plain* added, std::string_view activation, bool wide,
+              const Plain& out);
+
 Wrong pack_depthwise(const Plain& weight, const Plain& packed);
 struct DepthwiseGeometry {
   std::span<const int64_t> kernel, stride, padding, dilation;  // rows, columns

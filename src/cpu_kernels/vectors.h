@@ -20,6 +20,15 @@ struct VectorKernels {
   using Finish = void (*)(const float* c, int64_t c_stride, int64_t rows, int64_t columns, const float* bias,
                           const float* added, int64_t added_stride, float* out, int64_t stride);
   Finish finish[kActivations];
+  // c (rows of c_stride) = rows of x times `columns` rows of w, each `inner` long.
+  using MultiplyFew = void (*)(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t columns,
+                               int64_t inner, float* c, int64_t c_stride);
+  static constexpr int64_t kFewRows = 8;
+  MultiplyFew multiply_few[kFewRows];  // [rows - 1]
+  // to[j * to_stride + i] = from[i * stride + j], for i < rows and j < columns.
+  using Transpose = void (*)(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to,
+                             int64_t to_stride);
+  Transpose transpose;
 
   // c (points of `panels` x 16 numbers) = for each point, `step` apart in x, the sum over taps times the weight. `channels`
   // of the last panel are there.

@@ -19,6 +19,7 @@ constexpr OutVariant kOutVariants[] = {
     {"flashover.panel_linear.default", "flashover.panel_linear.out"},
     {"flashover.packed_linear.default", "flashover.packed_linear.out"},
     {"flashover.depthwise_last.default", "flashover.depthwise_last.out"},
+    {"flashover.product.default", "flashover.product.out"},
 };
 
 }  // namespace

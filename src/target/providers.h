@@ -57,11 +57,17 @@ struct ProductSize {
   int64_t rows, inner, columns;
 };
 
-// Whether flashover.product, which packs at each call, beats ATen's product (times: docs/benchmarks/libraries.md).
+// Whether flashover.product, which packs at each call, beats ATen's product (times: docs/benchmarks/libraries.md). With
+// the AMX unit:
 // f32: us of one core for blocks of 32, multiplied, finished and packed, against 160 GF/s of its f32 unit. bf16: 1 to
 // 1.8 times oneDNN's speed (whose caller copies transposed matrices, and takes 15 us before it begins), but for few
 // rows, and where much is padded.
 bool suits_product(const Providers& p, DType dtype, const ProductSize& size);
+
+// Whether flashover.product is as quick, or nearly, as one with a packed copy of b, without the AMX unit: of many rows,
+// beside which packing b in each call is nothing, and of few, whose time is reading b, if b's columns lie one behind the
+// other.
+bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bool columns_lie_dense);
 
 // Whether flashover.panel_linear is as quick as the libraries for so many rows.
 bool suits_panels(const Providers& p, DType dtype, int64_t rows);

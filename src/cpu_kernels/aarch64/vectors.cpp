@@ -2,6 +2,7 @@
 #include "cpu_kernels/vectors.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "cpu_kernels/aarch64/lanes.h"

@@ -66,7 +66,10 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
       inner * columns * (a.dtype == DType::kF32 ? 6 : info(a.dtype).bytes);  // the most that any takes
   const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
   const bool bf16x3 = can_pack && suits_bf16x3(state.providers, a.dtype, rows, inner, columns);
-  const bool own = !can_pack && suits_product(state.providers, a.dtype, {rows, inner, columns});
+  const target::ProductSize size{rows, inner, columns};
+  // (A packed weight is quick for any number of rows, so it is kept for those that are a symbol.)
+  const bool own = (known && suits_unpacked(state.providers, a.dtype, size, m.strides[0].is_const(1))) ||
+                   (!can_pack && suits_product(state.providers, a.dtype, size));
   const Gemm gemm = bf16x3 ? Gemm::kOwnPacked
                     : own  ? Gemm::kOwn
                            : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
