@@ -2,7 +2,7 @@
 
     python benchmarks/quantized.py [--device cuda] [--shape llama-1b] [--bits 16,8,4] [--rows 1] [--ways eager,flashover]
 
-The weights are plain tensors that a linear unpacks in each call (`x @ (q.to(x.dtype) * scale).T`, two numbers of 4 bits in
+The weights are buffers that a linear unpacks in each call (`x @ (q.to(x.dtype) * scale).T`, two numbers of 4 bits in
 a byte), the form that is left of torchao's and quanto's classes once they are captured. A step is all linears of the
 decoder for so many tokens, norms and activations between them, without attention. Median of interleaved repeats, us.
 """
@@ -37,12 +37,16 @@ class Linear(nn.Module):
         super().__init__()
         self.bits = bits
         if bits == 16:
-            self.q = (torch.randn(columns, inner) * inner**-0.5).bfloat16()
+            self.register_buffer("q", (torch.randn(columns, inner) * inner**-0.5).bfloat16())
         else:
             low, high = (-128, 128) if bits == 8 else (0, 256)
             size = inner if bits == 8 else inner // 2
-            self.q = torch.randint(low, high, (columns, size), dtype=torch.int8 if bits == 8 else torch.uint8)
-        self.scale = torch.full((columns, 1), inner**-0.5 / (64 if bits == 8 else 4), dtype=torch.bfloat16)
+            self.register_buffer(
+                "q", torch.randint(low, high, (columns, size), dtype=torch.int8 if bits == 8 else torch.uint8)
+            )
+        self.register_buffer(
+            "scale", torch.full((columns, 1), inner**-0.5 / (64 if bits == 8 else 4), dtype=torch.bfloat16)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         if self.bits == 16:

@@ -116,6 +116,28 @@ bool crosses_rows(const loops::Kernel& k) {
   return false;
 }
 
+// Bytes of each row where all rows are multiplied with one, which a program then reads once for several of its rows: the
+// product of a vector and a matrix. 0: there is no such row, or they are not only summed.
+int64_t bytes_beside_a_shared_row(const loops::Kernel& k) {
+  bool shared = false;
+  int64_t bytes = 0;
+  for (const Stage& s : k.stages)
+    for (const Instr& i : s.body) {
+      if (i.op == Op::k_reduce && k.accs[static_cast<size_t>(i.slot)].kind != loops::Reduce::kSum) return 0;
+      if (s.loops.empty()) continue;
+      if (i.op == Op::k_store) return 0;
+      if (i.op != Op::k_load) continue;
+      const auto in_row = [&](const loops::Loop& l) {
+        return !sym::coefficient(i.index, l.var).value_or(1).is_const(0);
+      };
+      const bool along = std::any_of(s.loops.begin(), s.loops.end(), in_row);
+      const bool across = std::any_of(k.outer.begin(), k.outer.end(), in_row);
+      if (along && across) bytes += info(k.params[static_cast<size_t>(i.slot)].dtype).bytes * points_of(s.loops);
+      shared |= along && !across;
+    }
+  return shared ? bytes : 0;
+}
+
 void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   t.rows = true;
   int64_t longest = 1;
@@ -158,9 +180,12 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   t.r = whole;
   const bool crossed = crosses_rows(k);
   const int64_t several = crossed ? std::min<int64_t>(8, 8192 / whole) : 1;
-  t.x = std::min(power_of_2(n), std::max<int64_t>({1, 1024 / whole, several}));
+  // 8 KB a program: below, it ends before its first bytes have come (docs/benchmarks/decode.md).
+  const int64_t bytes = bytes_beside_a_shared_row(k),
+                together = bytes > 0 ? std::clamp<int64_t>(8192 / bytes, 1, 4) : 1;
+  t.x = std::min(power_of_2(n), std::max<int64_t>({1, 1024 / whole, several, together}));
   while (t.x > 1 && n / t.x < int64_t{2} * gpu.processors) t.x /= 2;
-  t.warps = whole >= 32768 ? 32 : whole >= 16384 ? 16 : warps_for(t.x * whole, crossed ? 32 : 16, 8);
+  t.warps = whole >= 32768 ? 32 : whole >= 16384 ? 16 : warps_for(t.x * whole, crossed || together > 1 ? 32 : 16, 8);
 }
 
 }  // namespace

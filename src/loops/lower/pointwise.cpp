@@ -56,7 +56,10 @@ Id convert(Emitter& e, const graph::Node& node, const Index& at) {
   Id a = e.read(ops::as_value(node.args[0]), at);
   // A narrow integer or bool on the way matters, a 16-bit float only where the program itself asked for it (third
   // argument): elsewhere computing in f32 is more exact than eager.
+  const DType from = e.dtype(a);
+  const bool exact = is_reduced(to) && (from == DType::kBool || from == DType::kI8 || from == DType::kU8);
   Id x = e.convert(a, to);
+  if (exact) return x;
   if ((node.args.size() > 2 && is_reduced(to)) || is_eight_bit_float(to))
     x = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {x, kNone, kNone}, .narrow = to});
   return x;

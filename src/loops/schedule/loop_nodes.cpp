@@ -422,6 +422,22 @@ class LoopNodeBuilder {
            node_of(from).op->is_prim();
   }
 
+  // Weights of 8 and 4 bits: what is unpacked of them takes twice their memory or more, and as much longer to read; and
+  // a step or two are not worth a second copy. (On a CPU unpacking them costs more than reading.)
+  bool unpacks(ValueId v) const {
+    if (type(v).device.type == DeviceType::kCPU) return false;
+    double all = 0, narrow = 0;
+    for (ValueId l : loads_[v]) {
+      const DType dtype = type(l).dtype;
+      const double bytes = static_cast<double>(numel_[l]) * info(dtype).bytes;
+      all += bytes;
+      if (info(dtype).bytes == 1 && dtype != DType::kBool) narrow += bytes;
+    }
+    // (Scales take some: a hundredth of it with one for a row.)
+    const double least = cost_[v] <= 2 ? 0.95 : 1.9;
+    return 2 * narrow > all && static_cast<double>(numel_[v]) * info(type(v).dtype).bytes >= least * all;
+  }
+
   bool worth_realising(const Node& n, ValueId v, const std::vector<Use>& uses) {
     const double size = static_cast<double>(std::max<int64_t>(numel_[v], 1));
     double own = n.op->cost, points = 0, load_size = 0;
@@ -439,6 +455,7 @@ class LoopNodeBuilder {
     if (leaves_frozen && own > 0) {
       if (loads_[v].empty()) return cost_[v] >= 6;
       if (uses.size() == 1 && loads_[v].size() == 1 && widens_memory(g_, n)) return false;
+      if (uses.size() == 1 && points <= 2 * size && unpacks(v)) return false;
       return size <= std::max(2 * load_size, 65536.0);
     }
     if (looks_up_[v] && looked_up_again(type(v), numel_[v], points / size)) return true;
