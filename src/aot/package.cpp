@@ -18,6 +18,7 @@
 #include "cpu_kernels/team.h"
 #include "package/check.h"
 #include "package/container.h"
+#include "package/detached_signature.h"
 #include "plan/contents.h"
 #include "run/program.h"
 #include "run/untracked_writers.h"
@@ -196,7 +197,7 @@ std::shared_ptr<Package> Package::load(const std::string& path, const OpenOption
   static std::once_flag once;
   std::call_once(once, [] { cpu::register_operators(); });
   std::shared_ptr<Package> p(new Package);
-  const Container file(open_file(path));
+  const Container file(open_signed_file(path, options.signed_by));
   std::vector<std::vector<plan::Plan>> plans;
   Manifest& m = p->manifest_ = check_package(file, &plans);
   check_versions(m);

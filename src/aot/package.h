@@ -28,6 +28,9 @@ struct OpenOptions {
   // Look at every byte of the weights: of those that calls read when loading, of the others (from which prepared tensors
   // were made) before they are first used. Everything else is always checked.
   bool verify_weights = true;
+  // A public key (PEM, or the path of a file with it): the file must be what its owner signed (detached_signature.h),
+  // which is looked at first. Empty: anything.
+  std::string signed_by{};
 };
 
 class Package {

@@ -8,6 +8,7 @@
 #include "cpu_kernels/team.h"
 #include "package/check.h"
 #include "package/container.h"
+#include "package/detached_signature.h"
 #include "package/signature.h"
 #include "runtime/loaded.h"
 #include "target/features.h"
@@ -85,8 +86,8 @@ bool overlap(const Array& a, const Array& b) {
 
 class WithoutTorch final : public LoadedPackage {
  public:
-  WithoutTorch(const std::string& path, bool verify) {
-    const aot::Container file(aot::open_file(path));
+  WithoutTorch(const std::string& path, bool verify, const std::string& signed_by) {
+    const aot::Container file(aot::open_signed_file(path, signed_by));
     std::vector<std::vector<plan::Plan>> plans;
     manifest_ = aot::check_package(file, &plans);
     // What was prepared by another kind of processor may have other bits. (Numbers of threads do not matter here.)
@@ -226,8 +227,9 @@ class WithoutTorch final : public LoadedPackage {
 
 }  // namespace
 
-std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights) {
-  return std::make_unique<WithoutTorch>(path, verify_weights);
+std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights,
+                                            const std::string& signed_by) {
+  return std::make_unique<WithoutTorch>(path, verify_weights, signed_by);
 }
 void set_threads(int threads) { omp_set_num_threads(threads); }
 void free_owner(void* owner) { delete static_cast<Owned*>(owner); }

@@ -64,6 +64,15 @@ const char* text_at(const std::vector<std::string>& texts, size_t i) {
   return i < texts.size() ? texts[i].c_str() : nullptr;
 }
 
+void load(const char* path, const char* signed_by, bool verify_weights, flashover_package** package) {
+  if (!path || !package) throw UserError("a path, and a place for the package, are needed");
+  *package = nullptr;
+  auto made = std::make_unique<flashover_package>();
+  made->package = library::load_package(path, verify_weights, signed_by);
+  fill_texts(*made);
+  *package = made.release();
+}
+
 void check_count(const char* what, size_t given, size_t wanted) {
   if (given != wanted)
     throw UserError(std::string(what) + ": " + std::to_string(wanted) + " are needed, not " + std::to_string(given));
@@ -88,13 +97,13 @@ void flashover_set_threads(int threads) {
 }
 
 int flashover_load(const char* path, int verify_weights, flashover_package** package) {
+  return guarded([&] { load(path, "", verify_weights != 0, package); });
+}
+int flashover_load_signed(const char* path, const char* public_key, int verify_weights, flashover_package** package) {
   return guarded([&] {
-    if (!path || !package) throw UserError("a path, and a place for the package, are needed");
-    *package = nullptr;
-    auto made = std::make_unique<flashover_package>();
-    made->package = library::load_package(path, verify_weights != 0);
-    fill_texts(*made);
-    *package = made.release();
+    if (package) *package = nullptr;
+    if (!public_key || !*public_key) throw UserError("a public key is needed: PEM, or the path of a file with it");
+    load(path, public_key, verify_weights != 0, package);
   });
 }
 void flashover_free(flashover_package* package) { delete package; }

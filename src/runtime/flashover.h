@@ -56,6 +56,11 @@ FLASHOVER_API void flashover_set_threads(int threads); /* of a call's work, for 
 
 /* verify_weights: 0 leaves out the checksum of the weights' bytes; everything else is always checked. */
 FLASHOVER_API int flashover_load(const char* path, int verify_weights, flashover_package** package);
+/* The same of a file that the owner of a public key signed (`python -m flashover sign`, ed25519; the signature lies in
+ * PATH.sig), which is looked at before anything else. public_key: PEM, or the path of a file with it. The process needs
+ * libcrypto (OpenSSL 1.1.1 or later) for it. */
+FLASHOVER_API int flashover_load_signed(const char* path, const char* public_key, int verify_weights,
+                                        flashover_package** package);
 FLASHOVER_API void flashover_free(flashover_package* package); /* when no call runs; results stay */
 
 FLASHOVER_API size_t flashover_entries(const flashover_package* package);

@@ -29,7 +29,8 @@ class LoadedPackage {
 };
 
 // Of this build:
-std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights);
+// signed_by: a public key (PEM, or a file with it) whose owner must have signed the file; empty: anything.
+std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights, const std::string& signed_by);
 void set_threads(int threads);
 void free_owner(void* owner);  // of a result
 

@@ -105,6 +105,15 @@ class Program {
     check(flashover_load(path.c_str(), verify_weights, &p));
     package_.reset(p, flashover_free);
   }
+  // Of a file that the owner of this key signed: PEM, or the path of a file with it.
+  struct SignedBy {
+    std::string public_key;
+  };
+  Program(const std::string& path, const SignedBy& by, bool verify_weights = true) {
+    flashover_package* p = nullptr;
+    check(flashover_load_signed(path.c_str(), by.public_key.c_str(), verify_weights, &p));
+    package_.reset(p, flashover_free);
+  }
   std::vector<std::string> entries() const {
     std::vector<std::string> out;
     for (size_t i = 0; i < flashover_entries(get()); ++i) out.emplace_back(flashover_entry_name(get(), i));

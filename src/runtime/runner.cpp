@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,8 @@ constexpr const char* kUsage =
     "  --out PREFIX    results go to PREFIX0.npy, PREFIX1.npy ...\n"
     "  --repeat N      that many calls more; says the median time of one in microseconds\n"
     "  --threads N     of a call's work\n"
-    "  --no-verify     no checksum of the weights' bytes\n";
+    "  --no-verify     no checksum of the weights' bytes\n"
+    "  --signed-by PEM the file must be what the owner of this public key signed (PACKAGE.sig)\n";
 
 struct NumpyType {
   const char* name;
@@ -126,6 +128,7 @@ void write_array(const std::string& path, const Array& a) {
 
 struct Command {
   std::string package, entry, out;
+  std::optional<std::string> key;  // whose signature it must have
   int repeat = 0, threads = 0;
   bool verify = true;
   std::vector<std::string> files;
@@ -150,6 +153,8 @@ Command parse(int argc, char** argv) {
       c.repeat = number(i);
     else if (a == "--threads")
       c.threads = number(i);
+    else if (a == "--signed-by")
+      c.key = value(i);
     else if (a == "--no-verify")
       c.verify = false;
     else if (a.substr(0, 2) == "--")
@@ -178,7 +183,8 @@ void run(const Command& c) {
   using Clock = std::chrono::steady_clock;
   if (c.threads > 0) flashover_set_threads(c.threads);
   const auto start = Clock::now();
-  const Program program(c.package, c.verify);
+  const Program program =
+      !c.key ? Program(c.package, c.verify) : Program(c.package, Program::SignedBy{*c.key}, c.verify);
   const auto loaded = Clock::now();
   if (c.files.empty() && c.out.empty()) return show(program);
   std::vector<Loaded> given;

@@ -87,8 +87,10 @@ class WithTorch final : public LoadedPackage {
 
 }  // namespace
 
-std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights) {
-  return std::make_unique<WithTorch>(aot::Package::load(path, {.verify_weights = verify_weights}));
+std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights,
+                                            const std::string& signed_by) {
+  return std::make_unique<WithTorch>(
+      aot::Package::load(path, {.verify_weights = verify_weights, .signed_by = signed_by}));
 }
 void set_threads(int threads) { at::set_num_threads(threads); }
 void free_owner(void* owner) { delete static_cast<Owned*>(owner); }

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,3 +91,46 @@ def test_the_command_line(signed):
     assert refused.returncode == 1 and "wrong signature" in refused.stderr
     assert run("sign", "key").stdout == f"{path}.sig\n"
     assert run("check", "public").returncode == 0
+
+
+RUNTIME = Path(flashover.__file__).parent / "runtime" / "bin"
+
+
+@pytest.mark.parametrize("runner", ["flashover-run", "flashover-run-bare"])
+def test_the_runtimes_without_python_look_at_signatures_first(runner, signed):
+    if not (RUNTIME / runner).exists():
+        pytest.skip(f"{runner} is not built: ./x build")
+    path, public = signed
+    private, other = keys()
+    for name, key in (("public", public), ("other", other), ("private", private), ("none", b"")):
+        (path.parent / f"{name}.pem").write_bytes(key)
+
+    def run(key):
+        words = [str(RUNTIME / runner), str(path), "--signed-by", key]
+        return subprocess.run(words, capture_output=True, text=True, timeout=100)
+
+    def refused(key, why):
+        done = run(key)
+        return done.returncode == 1 and why in done.stderr
+
+    good, public_key = path.read_bytes(), str(path.parent / "public.pem")
+    assert run(public_key).returncode == 0
+    assert run(public.decode()).returncode == 0
+    assert refused(str(path.parent / "other.pem"), "wrong signature")
+    for name in ("private", "none"):
+        assert refused(str(path.parent / f"{name}.pem"), "no public key")
+    assert refused("", "a public key is needed")
+    assert refused(str(path.parent / "absent.pem"), "cannot open")
+    for at in (0, len(good) // 2, len(good) - 1):
+        changed = bytearray(good)
+        changed[at] ^= 1
+        path.write_bytes(changed)
+        assert refused(public_key, "wrong signature")
+    path.write_bytes(b"no package")  # the signature comes first
+    assert refused(public_key, "wrong signature")
+    path.write_bytes(good)
+    beside = path.parent / "p.flash.sig"
+    beside.write_bytes(beside.read_bytes() + b"\0")
+    assert refused(public_key, "wrong signature")
+    beside.unlink()
+    assert refused(public_key, "not signed")
