@@ -9,11 +9,19 @@ The architectures are those of sweep.py, at the smallest sizes that work, with r
 export, package, then flashover-run in a process without Python, with an empty environment (no compiler, no cache to be found), and
 flashover.compile's results beside it. Status: equal (each result, bit for bit), DIFFERENT, RUNNER (it failed), not packaged,
 not exported (with the reasons), not built (the model does not run in eager).
+
+--dynamic: the first dim of all tensors may change together (Dim.AUTO), and of integers (tokens) the second; the call is of three times
+the batch where the program takes that, else of the example, beside one with the sizes of a compilation that takes any. What is not equal
+bit for bit is "close" where its error is that of eager's f32 (within 4 times, beside f64). "sizes": how many of the entry's may change.
+--bare: flashover-run-bare instead, where no operator needs libtorch ("torch" lists them else); close where operators are replaced.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
+import inspect
 import json
 import os
 import re
@@ -35,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import sweep_models
 
 NO_ENVIRONMENT = {"PATH": "/nonexistent", "HOME": "/nonexistent"}
-STATUSES = ("equal", "DIFFERENT", "RUNNER", "not packaged", "not exported", "CRASH", "not built")
+STATUSES = ("equal", "close", "torch", "DIFFERENT", "RUNNER", "not packaged", "not exported", "CRASH", "not built")
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -53,8 +61,8 @@ def prepare_for_export(model: Any) -> None:
         model.set_experts_implementation("batched_mm")
 
 
-def by_runner(package: Path, given: list[torch.Tensor], threads: int) -> list[torch.Tensor] | str:
-    """The results of flashover-run, or what it said."""
+def by_runner(package: Path, given: list[torch.Tensor], threads: int, name: str) -> list[torch.Tensor] | str:
+    """The results of the runner, or what it said."""
     import flashover
 
     folder = package.parent
@@ -62,7 +70,7 @@ def by_runner(package: Path, given: list[torch.Tensor], threads: int) -> list[to
     for i, t in enumerate(given):
         files.append(folder / f"in{i}.npy")
         np.save(files[-1], np.ascontiguousarray(t.numpy()))
-    runner = Path(flashover.__file__).parent / "runtime" / "bin" / "flashover-run"
+    runner = Path(flashover.__file__).parent / "runtime" / "bin" / name
     command = [runner, package, *files, "--out", folder / "out", "--threads", str(threads)]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=NO_ENVIRONMENT, timeout=120)
     if done.returncode != 0:
@@ -82,9 +90,54 @@ def first_difference(got: list[torch.Tensor], want: list[torch.Tensor]) -> str:
     return ""
 
 
-def run(kind: str, name: str, threads: int, folder: Path) -> dict[str, Any]:
+def changing_sizes(args: Any, kwargs: Any) -> Any:
+    """For every tensor: the first dim, and of integers the second."""
+    from torch.export import Dim
+
+    def of(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return None
+        dims = 2 if not leaf.is_floating_point() else 1
+        return dict.fromkeys(range(min(dims, leaf.dim())), Dim.AUTO)
+
+    shapes = pytree.tree_map(of, {"args": tuple(args), "kwargs": kwargs})
+    names = list(inspect.signature(kwargs.pop("_forward")).parameters) if "_forward" in kwargs else []
+    return dict(zip(names, shapes["args"], strict=False)) | shapes["kwargs"]
+
+
+def repeated(times: int) -> Any:
+    return lambda leaf: torch.cat([leaf] * times) if isinstance(leaf, torch.Tensor) and leaf.dim() else leaf
+
+
+def is_close(got: list[torch.Tensor], model: Any, args: Any, kwargs: Any) -> bool:
+    """Beside f64: no further off than eager's f32 (4 times, or a few units in the last place)."""
+
+    def double(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+
+    eager = tensors_of(model(*args, **kwargs))
+    exact = tensors_of(
+        copy.deepcopy(model).double()(*pytree.tree_map(double, tuple(args)), **pytree.tree_map(double, kwargs))
+    )
+    for g, e, x in zip(got, eager, exact, strict=True):
+        if g.shape != x.shape or g.dtype != e.dtype:
+            return False
+        if not g.is_floating_point():
+            if not torch.equal(g, e):
+                return False
+            continue
+        if x.numel() == 0:
+            continue
+        unit = 1e-6 * x.abs().max()
+        if not ((g.double() - x).abs().max() <= torch.maximum(4 * (e.double() - x).abs().max(), unit)):
+            return False
+    return True
+
+
+def run(kind: str, name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     import flashover
 
+    threads = options.threads
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     row: dict[str, Any] = {"kind": kind, "model": name}
@@ -93,11 +146,19 @@ def run(kind: str, name: str, threads: int, folder: Path) -> dict[str, Any]:
             model, args, kwargs = sweep_models.make(kind, name)
             prepare_for_export(model)
             model(*args, **kwargs)
+            if options.dynamic:  # (a batch of one is a constant to torch.export)
+                with contextlib.suppress(Exception):
+                    two = pytree.tree_map(repeated(2), (tuple(args), kwargs))
+                    model(*two[0], **two[1])
+                    args, kwargs = two
         except Exception as failure:
             return row | {"status": "not built", "reason": f"{type(failure).__name__}: {failure}"[:160]}
         start = time.perf_counter()
         try:
-            program = flashover.export(model, tuple(args), kwargs)
+            shapes = None
+            if options.dynamic:
+                shapes = changing_sizes(args, kwargs | {"_forward": model.forward})
+            program = flashover.export(model, tuple(args), kwargs, dynamic_shapes=shapes)
         except Exception as failure:
             return row | {"status": "not exported", "reason": f"{type(failure).__name__}: {failure}"[:600]}
         row["export"] = time.perf_counter() - start
@@ -107,14 +168,28 @@ def run(kind: str, name: str, threads: int, folder: Path) -> dict[str, Any]:
         except Exception as failure:
             return row | {"status": "not packaged", "reason": f"{type(failure).__name__}: {failure}"[:600]}
         row["package"] = time.perf_counter() - start
+        entry = flashover.package_info(folder / "p.flash")["entries"][0]
+        if options.bare and entry["needs_torch"]:
+            return row | {"status": "torch", "reason": ", ".join(entry["needs_torch"])}
+        loaded = next(iter(flashover.load(folder / "p.flash").entries.values()))
+        types = list(loaded.arguments.values())
+        row["sizes"] = len(set(re.findall(r"\bs\d+", " ".join(types))))
+        if options.dynamic and types and all(re.search(r"\[s0\b", t) or t == "any" for t in types):
+            args, kwargs = pytree.tree_map(repeated(3), (tuple(args), kwargs))
+            row["larger"] = True
         given = tensors_of((args, kwargs))
         torch.manual_seed(0)
-        want = tensors_of(flashover.compile(model)(*args, **kwargs))
-        got = by_runner(folder / "p.flash", given, threads)
+        want = tensors_of(flashover.compile(model, dynamic=True if options.dynamic else None)(*args, **kwargs))
+        got = by_runner(folder / "p.flash", given, threads, "flashover-run-bare" if options.bare else "flashover-run")
         if isinstance(got, str):
             return row | {"status": "RUNNER", "reason": got}
         different = first_difference(got, want)
-        return row | {"status": "DIFFERENT" if different else "equal", "reason": different}
+        status = "equal"
+        if different:
+            status = (
+                "close" if (options.dynamic or options.bare) and is_close(got, model, args, kwargs) else "DIFFERENT"
+            )
+        return row | {"status": status, "reason": different}
 
 
 def in_child(kind: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -128,7 +203,7 @@ def in_child(kind: str, name: str, options: argparse.Namespace) -> dict[str, Any
                 os.dup2(quiet, 1), os.dup2(quiet, 2)
             signal.alarm(options.limit)  # which ends the process
             try:
-                result.write_text(json.dumps(run(kind, name, options.threads, Path(folder))))
+                result.write_text(json.dumps(run(kind, name, options, Path(folder))))
             finally:
                 os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -168,6 +243,8 @@ def main() -> int:
     parser.add_argument("--slice", default="0/1")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=int, default=180, help="seconds a model")
+    parser.add_argument("--dynamic", action="store_true", help="sizes that may change")
+    parser.add_argument("--bare", action="store_true", help="without torch")
     parser.add_argument("--again", action="store_true", help="what is in --json and not equal")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--json", type=Path)
