@@ -6,15 +6,17 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
 
 from flashover import _C, _targets, exc
 from flashover import options as options_table
-from flashover._program import Argument, Bounds, Program, capture
 from flashover._signature import SUFFIX, check_signature
+
+if TYPE_CHECKING:  # (capture is for writing: who loads does without)
+    from flashover._program import Argument, Bounds, Program
 
 # Types of containers whose context may name modules to be imported: a file may not say what is imported.
 _REFUSED = ("collections.defaultdict",)
@@ -370,6 +372,8 @@ def _bounds(expression: Any, exported: Any) -> tuple[int | None, int | None]:
 
 def _program_of(exported: Any) -> tuple[Program, list[Any]]:
     """Captures an exported program again; and what it says of sizes: (leaf, dim, expression, least, most)."""
+    from flashover._program import capture
+
     if exported.example_inputs is None:
         raise exc.ExportError("the program has no example inputs: export it again, or set .example_inputs")
     args, kwargs = exported.example_inputs

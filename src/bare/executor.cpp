@@ -8,6 +8,8 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/pages.h"
+#include "cpu_kernels/library_operators.h"
 #include "cpu_kernels/plain.h"
 #include "cpu_kernels/team.h"
 #include "plan/blocks.h"
@@ -77,6 +79,7 @@ std::shared_ptr<char> make_memory(int64_t bytes) {
   const size_t rounded = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + kAlign - 1) / kAlign * kAlign;
   void* p = std::aligned_alloc(kAlign, rounded);
   if (!p) throw std::bad_alloc();
+  prefer_huge_pages(p, rounded);
   return {static_cast<char*>(p), [](char* at) { std::free(at); }};
 }
 
@@ -106,18 +109,45 @@ std::string why_not(const plan::Plan& p) {
   for (const std::string& name : run::needs_torch(p)) out += (out.empty() ? "it needs torch for " : ", ") + name;
   if (!out.empty()) return out;
   for (const std::string& op : plan::operators_called(p))
-    if (const std::string_view missing = cpu::missing_for(op); !missing.empty())
-      return op + " needs " + std::string(missing) + ", which this machine lacks";
+    for (const std::string_view missing : {cpu::missing_for(op), cpu::missing_without_library(op)})
+      if (!missing.empty()) return op + " needs " + std::string(missing) + ", which this machine lacks";
   return "";
+}
+
+// The step's argument as the operator takes it.
+static cpu::PlainArgument plain_argument(const Arg& a, const std::function<cpu::Plain(TensorId)>& tensor) {
+  if (const auto* r = std::get_if<Ref>(&a)) return r->id == kNoValue ? cpu::PlainArgument() : tensor(r->id);
+  if (const auto* l = std::get_if<RefList>(&a)) {
+    std::vector<cpu::Plain> tensors;
+    for (const Ref& r : *l) tensors.push_back(tensor(r.id));
+    return tensors;
+  }
+  if (const auto* e = std::get_if<sym::Expr>(&a)) return e->value();
+  if (const auto* s = std::get_if<Sizes>(&a)) return numbers(*s);
+  if (const auto* d = std::get_if<double>(&a)) return *d;
+  if (const auto* b = std::get_if<bool>(&a)) return *b;
+  if (const auto* t = std::get_if<std::string>(&a)) return std::string_view(*t);
+  return {};
+}
+
+static std::vector<cpu::PlainArgument> plain_arguments(const Step& step,
+                                                       const std::function<cpu::Plain(TensorId)>& tensor) {
+  std::vector<cpu::PlainArgument> out;
+  for (const Arg& a : step.args) out.push_back(plain_argument(a, tensor));
+  return out;
 }
 
 // Elements of a tensor in an operator's own order.
 static int64_t packed_elements(const plan::Plan& p, TensorId t) {
   const Step* made = run::packing_of(p, t);
   FLASHOVER_CHECK(made) << "a tensor in a library's order";
-  const TensorId source = std::get<Ref>(made->args[0]).id;
-  const std::vector<int64_t> sizes = numbers(p.tensors[static_cast<size_t>(source)].type.sizes);
-  const int64_t n = cpu::find_plain(made->op)->packed_elements(sizes);
+  std::map<TensorId, std::vector<int64_t>> sizes;
+  const auto without_data = [&](TensorId id) {
+    const TensorType& type = p.tensors[static_cast<size_t>(id)].type;
+    const std::vector<int64_t>& of = sizes[id] = numbers(type.sizes);
+    return cpu::Plain{nullptr, type.dtype, of, {}};
+  };
+  const int64_t n = cpu::find_plain(made->op)->packed_elements(plain_arguments(*made, without_data));
   if (n < 0) throw UserError("damaged plan: what is packed has another rank");
   return n;
 }
@@ -181,28 +211,11 @@ struct Executor::Sized {
   void call(const Step& step, const Memory& memory) const;
 };
 
-// The step's argument as the operator takes it.
-static cpu::PlainArgument plain_argument(const Arg& a, const std::function<cpu::Plain(TensorId)>& tensor) {
-  if (const auto* r = std::get_if<Ref>(&a)) return r->id == kNoValue ? cpu::PlainArgument() : tensor(r->id);
-  if (const auto* l = std::get_if<RefList>(&a)) {
-    std::vector<cpu::Plain> tensors;
-    for (const Ref& r : *l) tensors.push_back(tensor(r.id));
-    return tensors;
-  }
-  if (const auto* e = std::get_if<sym::Expr>(&a)) return e->value();
-  if (const auto* s = std::get_if<Sizes>(&a)) return numbers(*s);
-  if (const auto* d = std::get_if<double>(&a)) return *d;
-  if (const auto* b = std::get_if<bool>(&a)) return *b;
-  if (const auto* t = std::get_if<std::string>(&a)) return std::string_view(*t);
-  return {};
-}
-
 void Executor::Sized::call(const Step& step, const Memory& memory) const {
   const auto tensor = [&](TensorId t) { return plain(t, memory); };
-  std::vector<cpu::PlainArgument> arguments;
-  for (const Arg& a : step.args) arguments.push_back(plain_argument(a, tensor));
-  const cpu::Plain result = plain(step.writes[0], memory);
-  if (const cpu::Wrong wrong = cpu::find_plain(step.op)->call(arguments, {&result, 1}); !wrong.empty())
+  std::vector<cpu::Plain> results;
+  for (const TensorId t : step.writes) results.push_back(t < 0 ? cpu::Plain() : tensor(t));
+  if (const cpu::Wrong wrong = cpu::find_plain(step.op)->call(plain_arguments(step, tensor), results); !wrong.empty())
     throw UserError(step.label + ": " + std::string(wrong));
 }
 
@@ -274,17 +287,27 @@ FrozenMemory Executor::compute_frozen(std::span<char* const> inputs) const {
   out.tensors.resize(plan_.tensors.size());
   if (plan_.frozen_steps.empty()) return out;
   const std::shared_ptr<const Sized> s = some_size();
-  int64_t bytes = 0;
-  std::vector<int64_t> at(plan_.tensors.size(), -1);
-  for (size_t t = 0; t < at.size(); ++t) {
+  // What later steps read stays; the rest shares memory, and goes.
+  std::vector<bool> stays(plan_.tensors.size());
+  for (const TensorId t : plan::kept_frozen(plan_)) stays[static_cast<size_t>(s->roots[static_cast<size_t>(t)])] = true;
+  const std::vector<plan::Lifetime> lives = plan::frozen_lifetimes(s->plan);
+  std::vector<plan::Block> kept, passing;
+  std::vector<size_t> kept_of, passing_of;
+  for (size_t t = 0; t < stays.size(); ++t) {
     if (s->plan.tensors[t].storage != StorageKind::kFrozen) continue;
-    at[t] = bytes;
-    bytes += (s->bytes(static_cast<TensorId>(t)) + 63) / 64 * 64;
+    const int32_t last = stays[t] ? static_cast<int32_t>(s->plan.frozen_steps.size()) : lives[t].last;
+    (stays[t] ? kept : passing)
+        .push_back({.bytes = s->bytes(static_cast<TensorId>(t)),
+                    .first = stays[t] ? 0 : std::max(lives[t].first, 0),
+                    .last = std::max(last, 0)});
+    (stays[t] ? kept_of : passing_of).push_back(t);
   }
-  out.memory = make_memory(bytes);
-  for (size_t t = 0; t < at.size(); ++t)
-    if (at[t] >= 0) out.tensors[t] = out.memory.get() + at[t];
+  out.memory = make_memory(plan::assign_offsets(kept));
+  const std::shared_ptr<char> scratch = make_memory(plan::assign_offsets(passing));
+  for (size_t i = 0; i < kept.size(); ++i) out.tensors[kept_of[i]] = out.memory.get() + kept[i].offset;
+  for (size_t i = 0; i < passing.size(); ++i) out.tensors[passing_of[i]] = scratch.get() + passing[i].offset;
   walk(*s, s->plan.frozen_steps, {.inputs = inputs, .frozen = out.tensors});
+  for (const size_t t : passing_of) out.tensors[t] = nullptr;
   return out;
 }
 

@@ -22,16 +22,45 @@ bool rows_collide(const PanelLinear& l, const VectorKernels& k) {
 
 struct Cut {
   const PanelLinear& l;
-  const VectorKernels& kernels;
   int64_t chunks, height, groups;  // chunks of `height` rows; groups of panels that a tile takes
   bool copies;
 
   void take(int64_t begin, int64_t end) const;
-  void take_group(int64_t group, int64_t first, int64_t last, const float* x, int64_t stride) const;
 };
 
-// Rows [first, last) of one group of panels; x is row `first`.
-void Cut::take_group(int64_t group, int64_t first, int64_t last, const float* x, int64_t stride) const {
+// Units [begin, end): the groups of the first chunk, of the second one, ...
+void Cut::take(int64_t begin, int64_t end) const {
+  int64_t here = -1;
+  const float* x = nullptr;
+  int64_t stride = l.row_stride;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t chunk = unit / groups, first = chunk * height, last = std::min(l.rows, first + height);
+    if (chunk != here) {
+      here = chunk;
+      x = l.x + first * l.row_stride;
+      if (copies) {
+        stride = ceil_div(l.inner, kPanel) * kPanel + kPanel;
+        auto* to = static_cast<float*>(scratch(static_cast<size_t>((last - first) * stride) * sizeof(float)));
+        for (int64_t r = 0; r < last - first; ++r)
+          std::memcpy(to + r * stride, x + r * l.row_stride, static_cast<size_t>(l.inner) * sizeof(float));
+        x = to;
+      }
+    }
+    take_panels(l, unit % groups, first, last, x, stride);
+  }
+}
+
+// About how many picoseconds one thread needs: at 80 GF/s, or at 16 GB/s where rows are few.
+int64_t picoseconds(const PanelLinear& l) {
+  const double products = static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
+  const double numbers = static_cast<double>(l.inner) * static_cast<double>(l.columns);
+  return static_cast<int64_t>(std::min(std::max(products * 25, numbers * 250), 1e15));
+}
+
+}  // namespace
+
+void take_panels(const PanelLinear& l, int64_t group, int64_t first, int64_t last, const float* x, int64_t stride) {
+  const VectorKernels& kernels = *vector_kernels();
   alignas(64) float c[kMostRows * kMostPanels * kPanel];
   const int64_t column = group * kernels.panels * kPanel,
                 columns = std::min(kernels.panels * kPanel, l.columns - column);
@@ -52,40 +81,9 @@ void Cut::take_group(int64_t group, int64_t first, int64_t last, const float* x,
     const int64_t row = first + from;
     end_with(c, panels * kPanel, rows, columns, l.bias ? l.bias + column : nullptr,
              l.added ? l.added + row * l.added_stride + column : nullptr, l.added_stride,
-             l.out + row * l.columns + column, l.columns);
+             l.out + row * l.out_stride + column, l.out_stride);
   }
 }
-
-// Units [begin, end): the groups of the first chunk, of the second one, ...
-void Cut::take(int64_t begin, int64_t end) const {
-  int64_t here = -1;
-  const float* x = nullptr;
-  int64_t stride = l.row_stride;
-  for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t chunk = unit / groups, first = chunk * height, last = std::min(l.rows, first + height);
-    if (chunk != here) {
-      here = chunk;
-      x = l.x + first * l.row_stride;
-      if (copies) {
-        stride = ceil_div(l.inner, kPanel) * kPanel + kPanel;
-        auto* to = static_cast<float*>(scratch(static_cast<size_t>((last - first) * stride) * sizeof(float)));
-        for (int64_t r = 0; r < last - first; ++r)
-          std::memcpy(to + r * stride, x + r * l.row_stride, static_cast<size_t>(l.inner) * sizeof(float));
-        x = to;
-      }
-    }
-    take_group(unit % groups, first, last, x, stride);
-  }
-}
-
-// About how many picoseconds one thread needs: at 80 GF/s, or at 16 GB/s where rows are few.
-int64_t picoseconds(const PanelLinear& l) {
-  const double products = static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
-  const double numbers = static_cast<double>(l.inner) * static_cast<double>(l.columns);
-  return static_cast<int64_t>(std::min(std::max(products * 25, numbers * 250), 1e15));
-}
-
-}  // namespace
 
 void pack_panels(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                  float* packed) {
@@ -108,7 +106,6 @@ void linear(const PanelLinear& l) {
   const int64_t most = std::max(2 * tile, kChunkElements / std::max<int64_t>(l.inner, 1));
   const int64_t height = ceil_div(ceil_div(l.rows, ceil_div(l.rows, most)), tile) * tile;
   const Cut cut{.l = l,
-                .kernels = kernels,
                 .chunks = ceil_div(l.rows, height),
                 .height = height,
                 .groups = ceil_div(l.columns, kernels.panels * kPanel),

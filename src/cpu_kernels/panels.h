@@ -24,10 +24,14 @@ struct PanelLinear {
   const float* bias;   // [columns], or null
   const float* added;  // [rows, columns], the columns dense, or null
   int64_t added_stride;
-  float* out;  // dense
+  float* out;  // the columns dense
   int64_t rows, inner, columns;
   Activation activation = Activation::kNone;
+  int64_t out_stride = columns;
 };
 void linear(const PanelLinear& l);
+
+// By one thread: rows [first, last) of one group of the panels that a tile takes; x is row `first`, rows `stride` apart.
+void take_panels(const PanelLinear& l, int64_t group, int64_t first, int64_t last, const float* x, int64_t stride);
 
 }  // namespace flashover::cpu

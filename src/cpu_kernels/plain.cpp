@@ -8,6 +8,7 @@
 
 #include "cpu_kernels/attention.h"
 #include "cpu_kernels/depthwise_last.h"
+#include "cpu_kernels/library_operators.h"
 #include "cpu_kernels/linear.h"
 #include "cpu_kernels/panel_product.h"
 #include "cpu_kernels/panels.h"
@@ -380,14 +381,17 @@ Wrong call_attention(Arguments a, Results r) {
 
 constexpr PlainOperator kOperators[] = {
     {"flashover.pack_panels", call_pack_panels,
-     [](std::span<const int64_t> sizes) {
-       return sizes.size() == 2 ? panel_elements(sizes[0], sizes[1]) : int64_t{-1};
+     [](Arguments a) {
+       const auto* weight = a.empty() ? nullptr : std::get_if<Plain>(&a[0]);
+       return weight && weight->rank() == 2 ? panel_elements(weight->size(0), weight->size(1)) : int64_t{-1};
      }},
     {"flashover.panel_linear", call_panel_linear, nullptr},
     {"flashover.product", call_product, nullptr},
     {"flashover.pack_depthwise", call_pack_depthwise,
-     [](std::span<const int64_t> sizes) {
-       return sizes.size() == 4 ? depthwise_elements(sizes[0], sizes[2] * sizes[3]) : int64_t{-1};
+     [](Arguments a) {
+       const auto* weight = a.empty() ? nullptr : std::get_if<Plain>(&a[0]);
+       return weight && weight->rank() == 4 ? depthwise_elements(weight->size(0), weight->size(2) * weight->size(3))
+                                            : int64_t{-1};
      }},
     {"flashover.depthwise_last", call_depthwise_last, nullptr},
     {"flashover.attention", call_attention, nullptr},
@@ -396,8 +400,10 @@ constexpr PlainOperator kOperators[] = {
 }  // namespace
 
 const PlainOperator* find_plain(std::string_view op) {
-  const auto* found = std::ranges::find(kOperators, op::without_overload(op), &PlainOperator::name);
-  return found == std::end(kOperators) ? nullptr : found;
+  const std::string_view name = op::without_overload(op);
+  for (const std::span<const PlainOperator> table : {std::span<const PlainOperator>(kOperators), library_operators()})
+    if (const auto found = std::ranges::find(table, name, &PlainOperator::name); found != table.end()) return &*found;
+  return nullptr;
 }
 
 }  // namespace flashover::cpu

@@ -67,9 +67,12 @@ struct PlainOperator {
   std::string_view name;  // without the overload
   // For arguments of other kinds than the operator's: wrong, too.
   Wrong (*call)(std::span<const PlainArgument> arguments, std::span<const Plain> results);
-  // Elements of a result that is in the operator's own order, of its first argument's sizes; null: results are tensors
-  // like others.
-  int64_t (*packed_elements)(std::span<const int64_t> sizes);
+  // Elements of a result that is in the operator's own order, of arguments without data, -1 where they do not fit; null:
+  // results are tensors like others.
+  int64_t (*packed_elements)(std::span<const PlainArgument> arguments);
+  // One of torch's libraries, which own kernels compute where that is not there (library_operators.h): in f32 alone. A
+  // second result may be left out.
+  bool of_library = false;
 };
 const PlainOperator* find_plain(std::string_view op);  // null: none of these
 

@@ -12,5 +12,7 @@ struct Lifetime {
 };
 // Live ranges by tensor; a view counts with the tensor in whose memory it is. Frozen steps are left out.
 std::vector<Lifetime> lifetimes(const Plan& p);
+// The same over the frozen steps alone.
+std::vector<Lifetime> frozen_lifetimes(const Plan& p);
 
 }  // namespace flashover::plan

@@ -92,6 +92,7 @@ py::dict describe_part(const aot::PackagedEntry& e, size_t chosen, const plan::P
   d["target"] = p.target;
   d["operators"] = plan::operators_called(p);
   d["needs_torch"] = run::needs_torch(p);
+  d["replaced_without_torch"] = run::replaced_without_torch(p);
   d["kernels"] = p.kernels.size();
   d["prepared"] = e.plans[chosen].prepared.size();
   d["arguments_spec"] = e.arguments_spec;

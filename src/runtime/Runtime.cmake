@@ -16,10 +16,10 @@ set_target_properties(flashover_runtime flashover_runner PROPERTIES UNITY_BUILD 
 # The same without torch, for packages whose plans call none of its libraries: own kernels and hand-written operators,
 # the C++ and the OpenMP runtime.
 file(GLOB bare_sources CONFIGURE_DEPENDS src/bare/*.cpp)
-foreach(file team plain panels depthwise_last activation)
+foreach(file team plain panels panel_product panel_convolution library_operators depthwise_last activation)
   list(APPEND bare_sources src/cpu_kernels/${file}.cpp)
 endforeach()
-set(bare_kernels_x86 attention attention_backward linear linear_f32 vectors vectors_avx2 vectors_avx512)
+set(bare_kernels_x86 attention attention_backward linear linear_f32 product vectors vectors_avx2 vectors_avx512)
 set(bare_kernels_aarch64 vectors absent)
 foreach(file ${bare_kernels_${FLASHOVER_ARCHITECTURE}})
   list(APPEND bare_sources src/cpu_kernels/${FLASHOVER_ARCHITECTURE}/${file}.cpp)

@@ -131,6 +131,49 @@ def test_hand_written_operators_need_no_torch(name, tmp_path):
             assert np.array_equal(np.load(tmp_path / f"out{k}.npy"), tensor.detach().numpy()), k
 
 
+class Convolutions(torch.nn.Module):
+    """Groups, strides, dilation, one dim, images that lie otherwise; a batched product and attention of few tokens."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        conv = torch.nn.Conv2d
+        self.first = torch.nn.Sequential(conv(3, 24, 7, 2, 3), torch.nn.BatchNorm2d(24), torch.nn.SiLU())
+        self.grouped, self.wide = conv(24, 40, 3, padding=2, dilation=2, groups=4), conv(40, 17, (1, 3), (2, 1))
+        self.line, self.point = torch.nn.Conv1d(17, 8, 5), conv(17, 8, 1, 2)
+
+    def forward(self, x):
+        y = self.wide(torch.tanh(self.grouped(self.first(x))))
+        line = self.line(y.flatten(2))
+        q = self.point(y).flatten(2).transpose(1, 2)[:, None]
+        tokens = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        return line, y, torch.bmm(line, line.transpose(1, 2)), tokens
+
+
+def error(got, exact):
+    return ((got.double() - exact).abs().max() / exact.abs().max()).item()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_operators_of_libraries_by_own_kernels(dynamic, tmp_path):
+    model, x = Convolutions().eval(), torch.randn(2, 3, 32, 40)
+    shapes = [{0: Dim("batch", max=8), 2: Dim("rows", min=24, max=64)}] if dynamic else None
+    flashover.package(flashover.export(model, (x,), dynamic_shapes=shapes), tmp_path / "p.flash")
+    info = flashover.package_info(tmp_path / "p.flash")["entries"][0]
+    if info["needs_torch"]:
+        pytest.skip(f"torch is needed here for {info['needs_torch']}")
+    assert info["replaced_without_torch"]
+    for given in (x, *([torch.randn(5, 3, 48, 40), torch.randn(1, 3, 24, 40)] if dynamic else [])):
+        np.save(tmp_path / "x.npy", given.numpy())
+        out = run(RUNNER, tmp_path / "p.flash", tmp_path / "x.npy", "--out", tmp_path / "out")
+        assert out.returncode == 0, out.stderr
+        with torch.no_grad():
+            eager, exact = Convolutions().eval()(given), Convolutions().eval().double()(given.double())
+        for k, (e, want) in enumerate(zip(eager, exact, strict=True)):
+            got = torch.from_numpy(np.load(tmp_path / f"out{k}.npy"))
+            assert error(got, want) < max(4 * error(e, want), 2e-6), k
+
+
 def test_hand_written_operators_for_sizes_that_change(tmp_path):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.GELU(), torch.nn.Linear(96, 32)).eval()
@@ -160,30 +203,71 @@ def test_changed_prepared_tensors_are_seen_without_torch(tmp_path):
     assert out.returncode == 1 and "wrong checksum of prepared tensors" in out.stderr, out.stderr
 
 
-def test_in_a_root_folder_of_its_own(packaged):
-    """No shell, no /proc, no /usr: the files that ldd names, the runner, its library and the package."""
-    root = packaged / "root"
-    files = [RUNNER, *libraries(RUNNER)]
+def in_root_folder(root, *files):
+    """Runs the runner there: no shell, no /proc, no /usr; what ldd names, the runner, its library and `files`."""
+    library = RUNTIME / "lib" / "libflashover_bare.so"
+    places = {RUNNER: "bin/run", library: "lib/libflashover_bare.so"}
+    for file in {*libraries(RUNNER), *libraries(library)} - {str(library)}:
+        places[file] = str(file).lstrip("/")
     for file in files:
-        place = root / ("bin/run" if file == RUNNER else str(file).lstrip("/"))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)
-    (root / "lib").mkdir(exist_ok=True)
-    for name in ("libflashover_bare.so",):
-        shutil.copy(RUNTIME / "lib" / name, root / "lib" / name)
-    for file in libraries(RUNTIME / "lib" / "libflashover_bare.so"):
-        (root / file.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, root / file.lstrip("/"))
+        places[file] = Path(file).name
+    for file, place in places.items():
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, root / place)
     (root / "tmp").mkdir()  # kernels are loaded from a file where there is no /proc
-    x, i = torch.randn(6, 16), torch.tensor([1, 2])
-    for file in (packaged / "p.flash", *saved(packaged, x, i)):
-        shutil.copy(file, root)
     enter = ["/usr/bin/unshare", "--map-root-user", "--root", root]
-    if run(*enter, "/bin/run", env=BARE).returncode not in (0, 1) or not Path(enter[0]).exists():
+    if not Path(enter[0]).exists() or run(*enter, "/bin/run").returncode not in (0, 1):
         pytest.skip("this machine lets no process have a root folder of its own")
-    out = run(*enter, "/bin/run", "/p.flash", "/x.npy", "/i.npy", "--out", "/out")
+    out = run(*enter, "/bin/run", *(f"/{Path(f).name}" for f in files), "--out", "/out")
     assert out.returncode == 0, out.stderr
-    np.testing.assert_allclose(np.load(root / "out0.npy"), Net()(x, i)[0].detach().numpy(), rtol=1e-5, atol=1e-6)
+    return root / "out0.npy"
+
+
+def test_in_a_root_folder_of_its_own(packaged):
+    x, i = torch.randn(6, 16), torch.tensor([1, 2])
+    out = in_root_folder(packaged / "root", packaged / "p.flash", *saved(packaged, x, i))
+    np.testing.assert_allclose(np.load(out), Net()(x, i)[0].detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+ARCHITECTURES = [
+    *("resnet50", "vit_small_patch16_224", "mobilenetv3_large_100", "efficientnet_b0", "convnext_tiny"),
+    *("swin_tiny_patch4_window7_224", "densenet121", "regnety_008", "bert", "gpt2"),
+]
+
+
+def architecture(name):
+    torch.manual_seed(0)
+    if name == "bert":
+        from transformers import BertConfig, BertModel
+
+        return BertModel(BertConfig(num_hidden_layers=2, use_cache=False)).eval(), torch.randint(0, 30000, (1, 128))
+    if name == "gpt2":
+        from transformers import GPT2Config, GPT2Model
+
+        return GPT2Model(GPT2Config(n_layer=2, use_cache=False)).eval(), torch.randint(0, 50000, (1, 128))
+    import timm
+
+    return timm.create_model(name, pretrained=False).eval(), torch.randn(1, 3, 224, 224)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_in_a_root_folder_of_their_own(name, tmp_path):
+    model, x = architecture(name)
+    with torch.no_grad():
+        flashover.package(flashover.export(model, (x,)), tmp_path / "p.flash")
+        info = flashover.package_info(tmp_path / "p.flash")["entries"][0]
+        assert not info["needs_torch"]
+        np.save(tmp_path / "x.npy", x.numpy())
+        got = torch.from_numpy(np.load(in_root_folder(tmp_path / "root", tmp_path / "p.flash", tmp_path / "x.npy")))
+        leaf = torch.utils._pytree.tree_leaves
+        compiled = leaf(flashover.load(tmp_path / "p.flash")(x))[0]
+        exact = leaf(model.double()(x if x.dtype == torch.int64 else x.double()))[0]
+    if not info["replaced_without_torch"]:
+        assert torch.equal(got, compiled)
+
+    assert error(got, exact) < max(2 * error(compiled, exact), 1e-6)
 
 
 def test_packages_that_need_torch_say_for_what(tmp_path):
