@@ -90,7 +90,7 @@ def first_difference(got: list[torch.Tensor], want: list[torch.Tensor]) -> str:
     return ""
 
 
-def changing_sizes(args: Any, kwargs: Any) -> Any:
+def changing_sizes(model: Any, args: Any, kwargs: Any) -> Any:
     """For every tensor: the first dim, and of integers the second."""
     from torch.export import Dim
 
@@ -98,11 +98,10 @@ def changing_sizes(args: Any, kwargs: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return None
         dims = 2 if not leaf.is_floating_point() else 1
-        return dict.fromkeys(range(min(dims, leaf.dim())), Dim.AUTO)
+        return {d: Dim.AUTO for d in range(min(dims, leaf.dim()))}
 
-    shapes = pytree.tree_map(of, {"args": tuple(args), "kwargs": kwargs})
-    names = list(inspect.signature(kwargs.pop("_forward")).parameters) if "_forward" in kwargs else []
-    return dict(zip(names, shapes["args"], strict=False)) | shapes["kwargs"]
+    given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    return {name: pytree.tree_map(of, value) for name, value in given.items()}
 
 
 def repeated(times: int) -> Any:
@@ -155,9 +154,7 @@ def run(kind: str, name: str, options: argparse.Namespace, folder: Path) -> dict
             return row | {"status": "not built", "reason": f"{type(failure).__name__}: {failure}"[:160]}
         start = time.perf_counter()
         try:
-            shapes = None
-            if options.dynamic:
-                shapes = changing_sizes(args, kwargs | {"_forward": model.forward})
+            shapes = changing_sizes(model, args, kwargs) if options.dynamic else None
             program = flashover.export(model, tuple(args), kwargs, dynamic_shapes=shapes)
         except Exception as failure:
             return row | {"status": "not exported", "reason": f"{type(failure).__name__}: {failure}"[:600]}
