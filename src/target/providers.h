@@ -64,10 +64,10 @@ struct ProductSize {
 // rows, and where much is padded.
 bool suits_product(const Providers& p, DType dtype, const ProductSize& size);
 
-// Whether flashover.product is as quick, or nearly, as one with a packed copy of b, without the AMX unit: of many rows,
-// beside which packing b in each call is nothing, and of few, whose time is reading b, if b's columns lie one behind the
-// other.
-bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bool columns_lie_dense);
+// Without the AMX unit, whether flashover.product is as quick, or nearly, as one with a packed copy of b (frozen: there
+// may be one), or as the libraries' (else): of many rows, beside which packing b in each call is little, and of few,
+// whose time is reading b, if b's columns lie one behind the other.
+bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bool columns_lie_dense, bool frozen);
 
 // Whether flashover.panel_linear is as quick as the libraries for so many rows.
 bool suits_panels(const Providers& p, DType dtype, int64_t rows);

@@ -186,7 +186,7 @@ def test_training(bf16: bool) -> None:
         assert error(got) <= 2 * error(own) + 1e-6 * float(want.square().mean().sqrt())
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         text = flashover.explain(model)(x.clone().requires_grad_()).text()
-    assert ("flashover.product" in text) == (AMX or takes_panels())
+    assert "flashover.product" in text or not AMX
 
 
 def test_weights_without_copies() -> None:

@@ -68,7 +68,7 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   const bool bf16x3 = can_pack && suits_bf16x3(state.providers, a.dtype, rows, inner, columns);
   const target::ProductSize size{rows, inner, columns};
   // (A packed weight is quick for any number of rows, so it is kept for those that are a symbol.)
-  const bool own = (known && suits_unpacked(state.providers, a.dtype, size, m.strides[0].is_const(1))) ||
+  const bool own = (known && suits_unpacked(state.providers, a.dtype, size, m.strides[0].is_const(1), can_pack)) ||
                    (!can_pack && suits_product(state.providers, a.dtype, size));
   const Gemm gemm = bf16x3 ? Gemm::kOwnPacked
                     : own  ? Gemm::kOwn

@@ -132,7 +132,9 @@ int64_t bytes_beside_a_shared_row(const loops::Kernel& k) {
       };
       const bool along = std::any_of(s.loops.begin(), s.loops.end(), in_row);
       const bool across = std::any_of(k.outer.begin(), k.outer.end(), in_row);
-      if (along && across) bytes += info(k.params[static_cast<size_t>(i.slot)].dtype).bytes * points_of(s.loops);
+      // (What is loaded under a mask is part of a row: both halves of a byte, stacked.)
+      const int64_t elements = points_of(s.loops) / (i.mask == loops::kNone ? 1 : 4);
+      if (along && across) bytes += info(k.params[static_cast<size_t>(i.slot)].dtype).bytes * elements;
       shared |= along && !across;
     }
   return shared ? bytes : 0;
@@ -182,7 +184,7 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   const int64_t several = crossed ? std::min<int64_t>(8, 8192 / whole) : 1;
   // 8 KB a program: below, it ends before its first bytes have come (docs/benchmarks/decode.md).
   const int64_t bytes = bytes_beside_a_shared_row(k),
-                together = bytes > 0 ? std::clamp<int64_t>(8192 / bytes, 1, 4) : 1;
+                together = bytes > 0 ? std::clamp<int64_t>(8192 / bytes, 1, 8) : 1;
   t.x = std::min(power_of_2(n), std::max<int64_t>({1, 1024 / whole, several, together}));
   while (t.x > 1 && n / t.x < int64_t{2} * gpu.processors) t.x /= 2;
   t.warps = whole >= 32768 ? 32 : whole >= 16384 ? 16 : warps_for(t.x * whole, crossed || together > 1 ? 32 : 16, 8);
