@@ -4,6 +4,8 @@ and faults of the compiler made small."""
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -55,7 +57,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
-    status: int = given.run(given)
+    try:
+        status: int = given.run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads, as head does, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 128 + signal.SIGPIPE
     return status
 
 

@@ -216,3 +216,13 @@ def test_bench(tmp_path: Path) -> None:
     assert set(rows) == {"", "the whole program", "f", "Linear"}
     assert all(rows[name].count("(1st ") == 2 and "x (1st" in rows[name] for name in ("f", "Linear"))
     run("-m", "flashover", "bench", "--only", "tvm", file, cwd=tmp_path, status=2)
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "flashover", "options"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PACKAGE)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as done:  # fmt: skip
+        assert done.stdout is not None and done.stderr is not None
+        done.stdout.close()
+        assert done.stderr.read() == b"" and done.wait(60) == 128 + 13
