@@ -98,7 +98,7 @@ def changing_sizes(model: Any, args: Any, kwargs: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return None
         dims = 2 if not leaf.is_floating_point() else 1
-        return {d: Dim.AUTO for d in range(min(dims, leaf.dim()))}
+        return dict.fromkeys(range(min(dims, leaf.dim())), Dim.AUTO)
 
     given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
     return {name: pytree.tree_map(of, value) for name, value in given.items()}
