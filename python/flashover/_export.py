@@ -194,6 +194,7 @@ class _Builder:
         self.user: list[Any] = []  # placeholders, by leaf
 
     def build(self) -> Any:
+        from torch._dispatch.python import enable_python_dispatcher
         from torch._export.non_strict_utils import make_fake_inputs
 
         shapes = self._dynamic_shapes()
@@ -217,8 +218,9 @@ class _Builder:
         with mode, torch.no_grad():
             self._relate_sizes(fakes)
             lifted = [mode.from_tensor(tensor, static_shapes=True) for _, _, tensor, _ in self.lifted]
-            # What torch's shape functions ask of sizes is no condition of the program: the capture has those.
-            with mode.shape_env.suppress_guards():
+            # What torch's shape functions ask of sizes is no condition of the program: the capture has those. (Some
+            # operators take symbols for sizes in Python alone.)
+            with mode.shape_env.suppress_guards(), enable_python_dispatcher():
                 try:
                     _Propagate(gm).run(*lifted, *fakes)
                 except Exception as error:

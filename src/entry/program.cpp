@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -94,11 +95,38 @@ bool leaves_item(const frame::Capture& c, size_t at, PyObject* const* objects) {
   return last && last == PyDict_GetItemWithError(dict, key);
 }
 
+// What is done to a set leaves it as it is: takes out what it does not hold, or puts in all that it holds. (Modules do
+// so to the names of their buffers that are not saved, whenever a buffer is written.)
+bool leaves_set(const frame::Capture& c, const Effect& effect, PyObject* const* objects) {
+  PyObject* set = operand(c, effect, 0, objects);
+  if (!set || !PySet_CheckExact(set)) return false;
+  const auto holds = [&](size_t item) {  // -1: not to be told
+    PyObject* key = operand(c, effect, item, objects);
+    return key && PyUnicode_CheckExact(key) ? PySet_Contains(set, key) : -1;
+  };
+  if (effect.kind == Effect::Kind::kDiscardItem) return effect.items.size() == 2 && holds(1) == 0;
+  if (effect.kind != Effect::Kind::kSetReplace) return false;
+  std::set<PyObject*> keys;
+  for (size_t i = 1; i < effect.items.size(); ++i) {
+    if (holds(i) != 1) return false;
+    keys.insert(operand(c, effect, i, objects));
+  }
+  return static_cast<Py_ssize_t>(keys.size()) == PySet_GET_SIZE(set) && keys.size() + 1 == effect.items.size();
+}
+// The same of all that is done to this one.
+bool leaves_this_set(const frame::Capture& c, size_t at, PyObject* const* objects) {
+  PyObject* set = operand(c, c.effects[at], 0, objects);
+  return set && std::ranges::all_of(c.effects, [&](const Effect& effect) {
+           return operand(c, effect, 0, objects) != set || leaves_set(c, effect, objects);
+         });
+}
+
 std::vector<std::string> writes_of(const Entry& e, PyObject* const* objects) {
   const frame::Capture& c = e.capture;
   std::vector<std::string> out;
   for (size_t i = 0; i < c.effects.size(); ++i)
-    if (!is_warning(c.effects[i].kind) && !leaves_item(c, i, objects)) out.push_back(e.written.at(i));
+    if (!is_warning(c.effects[i].kind) && !leaves_item(c, i, objects) && !leaves_this_set(c, i, objects))
+      out.push_back(e.written.at(i));
   return out;
 }
 

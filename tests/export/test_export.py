@@ -234,3 +234,47 @@ def test_all_sizes_that_are_not_as_dynamic_shapes_has_them_are_in_one_error():
     line = next(p for p in problems if p.startswith("x.shape[0]"))
     assert "test_export.py:" in line and "if x.shape[0] == 5:" in line and "Dim.STATIC" in line
     assert "other bounds" in next(p for p in problems if p.startswith("x.shape[1]"))
+
+
+class Moved(torch.nn.Module):
+    def __init__(self, persistent):
+        super().__init__()
+        self.register_buffer("table", torch.arange(3.0), persistent=persistent)
+
+    def forward(self, x):
+        self.table = self.table.to(x.device)  # which writes the names of buffers that are not saved, too
+        return x + self.table
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_buffer_that_is_set_to_itself(persistent):
+    program = flashover.export(Moved(persistent), (torch.ones(3),))
+    assert torch.equal(program.module()(torch.zeros(3)), torch.arange(3.0))
+
+
+class Renaming(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.names = {"a"}
+
+    def forward(self, x):
+        self.names.discard("a")
+        return x + 1
+
+
+def test_a_set_that_changes_is_a_problem():
+    with pytest.raises(exc.ExportError, match="changes the contents of self.names"):
+        flashover.export(Renaming(), (torch.ones(3),))
+
+
+class Padded(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 4))
+
+
+def test_padding_by_what_follows_from_a_size(tmp_path):
+    program = flashover.export(Padded(), (torch.ones(2, 6, 3),), dynamic_shapes={"x": {1: Dim.AUTO}})
+    flashover.package(program, tmp_path / "p.flash")
+    for call in (program.module(), flashover.load(tmp_path / "p.flash")):
+        for n in (5, 8, 9):
+            assert torch.equal(call(torch.ones(2, n, 3)), Padded()(torch.ones(2, n, 3)))
