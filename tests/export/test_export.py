@@ -263,7 +263,7 @@ class Renaming(torch.nn.Module):
 
 
 def test_a_set_that_changes_is_a_problem():
-    with pytest.raises(exc.ExportError, match="changes the contents of self.names"):
+    with pytest.raises(exc.ExportError, match=r"changes the contents of self\.names"):
         flashover.export(Renaming(), (torch.ones(3),))
 
 
