@@ -1,3 +1,4 @@
+// A product is cut into tasks of rows and groups of panels; a task packs block by block and multiplies as it goes.
 #include "cpu_kernels/panel_product.h"
 
 #include <algorithm>

@@ -7,7 +7,10 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "torch/convert.h"
@@ -59,32 +62,33 @@ at::Tensor preserved_clone(const at::Tensor& t) {
   return out;
 }
 
-bool has_data_sizes(const graph::Graph& g) {
-  for (const graph::Value& v : g.values)
-    for (sym::Expr e : v.type.sizes)
-      if (sym::has_data_size(e)) return true;
-  return false;
+bool has_symbols(const graph::Graph& g) {
+  return std::ranges::any_of(g.values, [](const graph::Value& v) {
+    return std::ranges::any_of(v.type.sizes, [](sym::Expr e) { return !e.is_const(); });
+  });
 }
 
-// Sizes that follow from data become numbers in the whole graph, once the value that has them is there.
-class DataSizes {
+// Sizes that are symbols become numbers in the whole graph, once the value that has them is there.
+class SizesFound {
  public:
-  explicit DataSizes(graph::Graph& g) : g_(g) {}
+  explicit SizesFound(graph::Graph& g) : g_(g) {}
 
-  void found(ValueId v, const at::Tensor& t) {
+  void look(ValueId v, const at::Tensor& t) {
     if (!t.defined() || t.dim() != static_cast<int64_t>(g_.type(v).rank())) return;
-    for (size_t d = 0; d < g_.type(v).rank(); ++d) {
-      const sym::Expr size = g_.type(v).sizes[d];
-      if (size.kind() == sym::Kind::kVar && sym::has_data_size(size)) put(size, t.size(static_cast<int64_t>(d)));
-    }
+    for (size_t d = 0; d < g_.type(v).rank(); ++d)
+      if (const sym::Expr size = g_.type(v).sizes[d]; size.kind() == sym::Kind::kVar)
+        found_.emplace_back(size, t.size(static_cast<int64_t>(d)));
   }
 
- private:
-  void put(sym::Expr size, int64_t number) {
+  // What was found since the last time.
+  void put() {
+    if (found_.empty()) return;
+    const auto number_of = [&](sym::Expr v) -> std::optional<sym::Expr> {
+      const auto at = std::ranges::find(found_, v, &std::pair<sym::Expr, int64_t>::first);
+      return at == found_.end() ? std::nullopt : std::optional<sym::Expr>(at->second);
+    };
     const auto in = [&](sym::Expr& e) {
-      if (!e.is_const())
-        e = sym::substitute(e,
-                            [&](sym::Expr v) { return v == size ? std::optional<sym::Expr>(number) : std::nullopt; });
+      if (!e.is_const()) e = sym::substitute(e, number_of);
     };
     const auto in_all = [&](Sizes& list) {
       for (sym::Expr& e : list) in(e);
@@ -105,15 +109,18 @@ class DataSizes {
       in(o.memory);
       in_all(o.layout);
     }
+    found_.clear();
   }
 
+ private:
   graph::Graph& g_;
+  std::vector<std::pair<sym::Expr, int64_t>> found_;
 };
 
 class Evaluator {
  public:
   Evaluator(const graph::Graph& g, std::vector<std::string>* mismatches)
-      : own_(has_data_sizes(g) ? std::optional(g) : std::nullopt),
+      : own_(has_symbols(g) ? std::optional(g) : std::nullopt),
         g_(own_ ? *own_ : g),
         mismatches_(mismatches),
         env_(g.values.size()) {
@@ -130,8 +137,9 @@ class Evaluator {
         << "the graph takes " << g_.inputs.size() << " inputs, not " << inputs.size();
     for (size_t i = 0; i < inputs.size(); ++i) {
       env_[g_.inputs[i].value] = inputs[i];
-      if (sizes_) sizes_->found(g_.inputs[i].value, inputs[i]);
+      if (sizes_) sizes_->look(g_.inputs[i].value, inputs[i]);
     }
+    if (sizes_) sizes_->put();
     for (const graph::Node& n : g_.nodes) node(n);
     return traced_ ? traced_outputs() : functional_outputs(inputs);
   }
@@ -160,9 +168,10 @@ class Evaluator {
     for (size_t i = 0; i < results.size(); ++i) {
       if (n.outs[i] == kNoValue) continue;
       env_[n.outs[i]] = results[i];
-      if (sizes_) sizes_->found(n.outs[i], results[i]);
+      if (sizes_) sizes_->look(n.outs[i], results[i]);
       if (mismatches_ && results[i].defined()) compare(n, n.outs[i], results[i]);
     }
+    if (sizes_) sizes_->put();
   }
 
   void compare(const graph::Node& n, ValueId v, const at::Tensor& t) {
@@ -214,7 +223,7 @@ class Evaluator {
   }
 
   std::optional<graph::Graph> own_;  // where sizes in it are found while it runs
-  std::optional<DataSizes> sizes_;
+  std::optional<SizesFound> sizes_;
   const graph::Graph& g_;
   std::vector<std::string>* mismatches_;
   bool traced_ = false;

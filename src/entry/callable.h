@@ -36,7 +36,8 @@ struct SymbolicSizes {
 
  private:
   bool possible(const Settings& settings) {
-    const bool ours = settings.backend == "flashover" || settings.backend == kExportBackend;
+    const bool ours =
+        settings.backend == "flashover" || settings.backend == "eager" || settings.backend == kExportBackend;
     return (settings.custom != nullptr ? takes_torch_calls(settings.custom) : ours) && !none();
   }
   bool& none() { return c10::GradMode::is_enabled() ? none_with_gradients : none_without_gradients; }

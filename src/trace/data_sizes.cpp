@@ -36,8 +36,9 @@ TensorType indices_like(const TensorType& like, bool wanted) {
   return out;
 }
 
-// No more elements than there are.
+// No more elements than there are; of none it is known.
 sym::Expr size_within(sym::Environment& sizes, sym::Expr most) {
+  if (most.is_const(0)) return 0;
   const sym::Expr size = sizes.add_data_size();
   sizes.know({sym::Relation::kLessEqual, size, most});
   return size;
@@ -64,7 +65,7 @@ Types results_of(const OpFacts& facts, const Stack& stack, size_t base, sym::Env
             list_of(x, DType::kI64, flag(first + 1) ? n : sym::Expr(0))};
   }
   if (name == op::repeat_interleave_Tensor && stack[base + 1].isNone() && x.rank() == 1)
-    return {list_of(x, x.dtype, sizes.add_data_size())};
+    return {list_of(x, x.dtype, x.sizes[0].is_const(0) ? sym::Expr(0) : sizes.add_data_size())};
   const auto least = name == op::bincount && x.rank() == 1 ? aten::expr_of(stack[base + 2]) : std::nullopt;
   if (least) {
     DType dtype = DType::kI64;

@@ -147,7 +147,7 @@ def program_declined():
 def program_limit():
     f = flashover.compile(lambda x: x + 1, backend="eager", options={"recompile_limit": 1})
     f(torch.ones(2))
-    return lambda: f(torch.ones(3)), "recompile_limit"
+    return lambda: f(torch.ones(2, dtype=torch.int64)), "recompile_limit"
 
 
 CALLS = [

@@ -128,3 +128,21 @@ def test_a_batch_of_another_input_divides() -> None:
     assert flashover.compile_stats()["graphs"] - before == 2
     x, y = torch.randn(2, 6, 8), torch.randn(4, 2)
     assert differ(compiled(x, y), f(x, y)) == ""
+
+
+def test_operator_by_operator() -> None:
+    """Backend "eager": the graph of one compile serves all sizes there, too, sizes from data and gradients included."""
+    weight = torch.randn(4, 4, requires_grad=True)
+
+    def f(x: Tensor) -> Tensor:
+        chosen = x[x > 0]
+        return (x @ weight).sin()[: x.shape[0] // 2 + 1].sum(0) * x.shape[0] + chosen.sum()
+
+    compiled = flashover.compile(f, backend="eager", fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for n in (3, 5, 2, 8, 1):
+        x = torch.randn(n, 4)
+        got, want = compiled(x), f(x)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(torch.autograd.grad(got.sum(), weight), torch.autograd.grad(want.sum(), weight))
+    assert flashover.compile_stats()["graphs"] - before <= 2

@@ -497,3 +497,22 @@ def test_the_last_size_follows_from_the_others() -> None:
     for counts in ([3, 4, 3], [1, 0, 9]):
         x, w = torch.randn(10, 4), torch.randn(4, 4)
         torch.testing.assert_close(compiled(x, w, torch.tensor(counts)), f(x, w, torch.tensor(counts)))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_of_nothing_nothing_is_found(trains: bool) -> None:
+    """The size is known to be 0 there: an index of so many elements into no rows is none out of range."""
+
+    def f(x: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
+        chosen = x[x > 0]
+        return chosen * 2, x.masked_select(x < 0).sum(), x.nonzero(), torch.repeat_interleave(counts), x.detach().unique()
+
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["eager_calls"]
+    for n in (3, 5, 0, 4):
+        x, counts = torch.randn(n, 4, requires_grad=trains), torch.arange(n)
+        got, want = compiled(x, counts), f(x, counts)
+        for a, b in zip(got, want, strict=True):
+            assert a.shape == b.shape and a.stride() == b.stride()
+            torch.testing.assert_close(a, b)
+    assert flashover.compile_stats()["eager_calls"] == before
