@@ -73,26 +73,48 @@ void subtract(Polynomial& from, const std::pair<Powers, int64_t>& term, const Po
   }
 }
 
+Expr product_of(const std::pair<Powers, int64_t>& term, const std::vector<Expr>& variables) {
+  Expr product = term.second;
+  for (size_t i = 0; i < variables.size(); ++i)
+    for (int32_t n = 0; n < term.first[i]; ++n) product *= variables[i];
+  return product;
+}
+
+// a is so many times b and a rest, each of whose terms is no multiple of the highest of b. nullopt: too large, or there
+// is a rest and it is not wanted.
+std::optional<Division> divide(Expr a, Expr b, bool with_rest) {
+  const std::vector<Expr> variables = variables_of({a, b});
+  Polynomial left = polynomial_of(a, variables);
+  const Polynomial by = polynomial_of(b, variables);
+  if (by.empty() || !is_small(by)) return std::nullopt;
+  Division out;
+  while (!left.empty()) {  // each step takes the highest term away
+    if (!is_small(left)) return std::nullopt;
+    const auto highest = std::prev(left.end());
+    if (const auto term = divided(*highest, *by.rbegin())) {
+      out.quotient += product_of(*term, variables);
+      subtract(left, *term, by);
+      continue;
+    }
+    if (!with_rest) return std::nullopt;
+    out.rest += product_of(*highest, variables);
+    left.erase(highest);
+  }
+  return out;
+}
+
 }  // namespace
+
+std::optional<Division> divide_by_sum(Expr a, Expr b) {
+  if (a.kind() != Kind::kAdd || b.kind() != Kind::kAdd) return std::nullopt;
+  std::optional<Division> out = divide(a, b, true);
+  return out && !out->quotient.is_const(0) ? out : std::nullopt;
+}
 
 std::optional<Expr> whole_quotient(Expr a, Expr b) {
   if (a == b) return Expr(1);
-  const std::vector<Expr> variables = variables_of({a, b});
-  Polynomial rest = polynomial_of(a, variables);
-  const Polynomial by = polynomial_of(b, variables);
-  if (by.empty() || !is_small(by)) return std::nullopt;
-  Expr quotient = 0;
-  while (!rest.empty()) {  // each step takes the highest term away
-    if (!is_small(rest)) return std::nullopt;
-    const auto term = divided(*rest.rbegin(), *by.rbegin());
-    if (!term) return std::nullopt;
-    Expr product = term->second;
-    for (size_t i = 0; i < variables.size(); ++i)
-      for (int32_t n = 0; n < term->first[i]; ++n) product *= variables[i];
-    quotient += product;
-    subtract(rest, *term, by);
-  }
-  return quotient;
+  const std::optional<Division> out = divide(a, b, false);
+  return out ? std::optional(out->quotient) : std::nullopt;
 }
 
 Expr quotient(Expr a, Expr b) { return whole_quotient(a, b).value_or(floordiv(a, b)); }

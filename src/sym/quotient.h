@@ -6,6 +6,11 @@
 
 namespace flashover::sym {
 
+struct Division {
+  Expr quotient = 0, rest = 0;
+};
+// a = quotient * b + rest as polynomials, of sums whose highest terms divide. nullopt: nothing divides.
+std::optional<Division> divide_by_sum(Expr a, Expr b);
 // q where a is q times b as polynomials; nullopt: there is none. (b is not 0: who divides has asked.)
 std::optional<Expr> whole_quotient(Expr a, Expr b);
 // a // b in the simplest words: that q, or a quotient rounded down.

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "sym/bounded.h"
+#include "sym/quotient.h"
 #include "sym/samples.h"
 #include "sym/terms.h"
 
@@ -574,20 +575,20 @@ void split_symbolic(Expr a, Expr b, Expr& quotient, Expr& rest) {
   quotient = from_sum(std::move(q));
   rest = from_sum(std::move(r));
 }
-// The number that the sum a is so many times of the sum b.
-std::optional<Expr> times_of_sum(Expr a, Expr b) {
-  if (a.kind() != Kind::kAdd || b.kind() != Kind::kAdd || a.operands().size() != b.operands().size())
-    return std::nullopt;
-  const auto coefficient_of = [](Expr t) { return t.is_const() ? t.value() : split_coefficient(t).coef; };
-  const int64_t x = coefficient_of(a.operands()[0]), y = coefficient_of(b.operands()[0]);
-  if (y == 0 || x % y != 0 || !(Expr(x / y) * b == a)) return std::nullopt;
-  return Expr(x / y);
-}
 // Whether b is not 0, or made of sizes that are none where something divides by them.
 bool may_divide(Expr b) {
   return proven_ne(b, Expr(0)) || (b.range().lo >= 0 && b.kind() != Kind::kMin && b.kind() != Kind::kMax);
 }
 bool in_zero_to(Expr e, Expr b) { return proven_le(Expr(0), e) && proven_lt(e, b); }
+
+// a // b and a mod b of sums: s0*(s1 - 3) + i // (s1 - 3) is s0 for an i below s1 - 3. nullopt: nothing is known.
+std::optional<Division> of_sums(Expr a, Expr b) {
+  std::optional<Division> out = divide_by_sum(a, b);
+  if (!out) return std::nullopt;
+  // (What is below b says that b is not 0.)
+  const bool holds = out->rest.is_const(0) ? may_divide(b) : in_zero_to(out->rest, b);
+  return holds ? out : std::nullopt;
+}
 
 Expr extremum(Kind kind, Expr a, Expr b) {
   bool is_min = kind == Kind::kMin;
@@ -719,10 +720,10 @@ Expr floordiv(Expr a, Expr b) {
   }
   if (const int64_t common = std::gcd(content(a), content(b)); common > 1)
     return floordiv(divided_by(a, common), divided_by(b, common));
+  if (const auto sums = of_sums(a, b)) return sums->quotient;
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
   if (may_divide(b)) {
-    if (const auto times = times_of_sum(a, b)) return *times;
     if (rest.is_const(0) || in_zero_to(rest, b)) return quotient;
   } else {
     quotient = Expr(0);
@@ -740,10 +741,10 @@ Expr mod(Expr a, Expr b) {
   }
   if (const int64_t common = std::gcd(content(a), content(b)); common > 1)
     return Expr(common) * mod(divided_by(a, common), divided_by(b, common));
+  if (const auto sums = of_sums(a, b)) return sums->rest;
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
   if (may_divide(b)) {
-    if (times_of_sum(a, b)) return Expr(0);
     if (rest.is_const(0) || in_zero_to(rest, b)) return rest;
   } else {
     rest = a;
@@ -786,11 +787,51 @@ bool loops_over_sizes(Expr e) {
   return std::ranges::any_of(e.operands(), loops_over_sizes);
 }
 
+// The same with what x // b lies between in its place, (x - b + 1) / b and x / b, times what makes that whole: that
+// s0 - 2*i is 2 and more for an i below s0 // 2.
+bool at_least_by_ends_of_quotients(Expr e, int64_t least) {
+  constexpr int kRounds = 3;  // quotients of quotients
+  constexpr int64_t kLargest = int64_t{1} << 20;
+  const auto divisor = [](const Term& t) {
+    const bool is_quotient = t.e.kind() == Kind::kFloorDiv && t.e.operands()[1].is_const();
+    return is_quotient ? t.e.operands()[1].value() : 0;
+  };
+  int64_t scale = 1;
+  for (int round = 0; round < kRounds; ++round) {
+    const Sum sum = to_sum(e);
+    int64_t by = 1;
+    bool any = false;
+    for (const Term& t : sum.terms) {
+      const int64_t b = divisor(t);
+      if (std::abs(t.coef) > kLargest || b < 0 || b > kLargest) return false;
+      if (b == 0) continue;
+      any = true;
+      by = std::lcm(by, b / gcd_int(b, t.coef));
+      if (by > kLargest) return false;
+    }
+    if (!any || (scale *= by) > kLargest || std::abs(sum.constant) > kLargest) return false;
+    Expr out = sum.constant * by;
+    for (const Term& t : sum.terms) {
+      const int64_t b = divisor(t);
+      if (b == 0) {
+        out += Expr(t.coef * by) * t.e;
+      } else {
+        const Expr x = t.e.operands()[0];
+        out += Expr(t.coef * by / b) * (t.coef > 0 ? x - Expr(b - 1) : x);
+      }
+    }
+    e = lower_bound(out);
+    if (e.range().lo > scale * (least - 1)) return true;
+  }
+  return false;
+}
+
 // Whether e is nowhere less than `least`.
 bool at_least(Expr e, int64_t least) {
   if (e.range().lo >= least) return true;
-  if (e.is_const() || e.range().lo != -kInf || !Interner::get().any_sizes()) return false;
-  return depends_on_sizes(e) && lower_bound(e).range().lo >= least;
+  if (e.is_const() || e.range().lo != -kInf || !Interner::get().any_sizes() || !depends_on_sizes(e)) return false;
+  e = lower_bound(e);
+  return e.range().lo >= least || at_least_by_ends_of_quotients(e, least);
 }
 
 }  // namespace

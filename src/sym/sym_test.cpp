@@ -42,6 +42,37 @@ TEST(Sym, WhatPaddingMakesOfASizeIsRoundedUp) {
     EXPECT_EQ(evaluate(h + mod(-h, Expr(8)) - Expr(2), [&](Expr) { return n; }), (n / 4 + 7) / 8 * 8 - 2);
 }
 
+TEST(Sym, WhatIsBelowAQuotientIsBelowItsMultiples) {
+  const Expr a = size_symbol(0), half = floordiv(a, Expr(2)), quarter = floordiv(a, Expr(4));
+  const Expr i = var_below("bq.half", half), j = var_below("bq.quarter", quarter);
+  EXPECT_TRUE(proven_lt(2 * i + 1, a));
+  EXPECT_FALSE(proven_lt(2 * i + 2, a));
+  EXPECT_TRUE(proven_lt(2 * j + 1, half));
+  EXPECT_FALSE(proven_lt(2 * j + 2, half));
+  EXPECT_TRUE(proven_lt(4 * j + 3, a));
+  EXPECT_TRUE(proven_le(2 * half, a));
+  EXPECT_FALSE(proven_le(a, 2 * half));
+  EXPECT_TRUE(proven_lt(a, 2 * half + 2));
+  EXPECT_FALSE(proven_lt(a, 2 * half + 1));
+  EXPECT_TRUE(proven_le(3 * floordiv(a, Expr(2)), 2 * a));
+  EXPECT_FALSE(proven_le(2 * a, 3 * floordiv(a, Expr(2))));
+}
+
+TEST(Sym, SumsDivideWhatWasMultipliedByThem) {
+  const Expr a = size_symbol(0), h = floordiv(size_symbol(1), Expr(2)) - 3, w = floordiv(size_symbol(2), Expr(2)) - 3;
+  const Expr x = var_below("bs.a", a), y = var_below("bs.h", h), z = var_below("bs.w", w);
+  const Expr flat = x * h * w + y * w + z;
+  EXPECT_EQ(mod(flat, w), z);
+  EXPECT_EQ(floordiv(flat, w), x * h + y);
+  EXPECT_EQ(floordiv(floordiv(flat, w), h), x);
+  EXPECT_EQ(mod(floordiv(flat, w), h), y);
+  EXPECT_EQ(floordiv(64 * flat + 5, 64 * w).str(), (x * h + y).str());
+  EXPECT_EQ(floordiv((a + 1) * a, a + 1), a);
+  // Nothing says that h is not 0 where nothing lies below it; a rest that may be negative is none.
+  EXPECT_EQ(floordiv(x * h, h).kind(), Kind::kFloorDiv);
+  EXPECT_EQ(mod(x * h - z, h).kind(), Kind::kMod);
+}
+
 TEST(Sym, ReshapeThereAndBackIsTheIdentity) {
   Expr a = loop("i0", 6), b = loop("i1", 8);
   Expr flat = a * 8 + b;
@@ -183,6 +214,85 @@ TEST(Sym, ThreadsAgreeOnNodes) {
   for (auto& t : threads) t.join();
   for (int t = 1; t < 4; ++t) EXPECT_EQ(results[0], results[t]);
 }
+
+// The same over sizes that are symbols: quotients by sums of them, and what is proven of any of them.
+class SizeFuzz : public ::testing::TestWithParam<int> {};
+
+TEST_P(SizeFuzz, ProofsHoldForAllSizes) {
+  std::mt19937 random(static_cast<unsigned>(GetParam()));
+  const auto pick = [&](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(random); };
+  const auto floor_div = [](int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); };
+  constexpr int kAssignments = 16;
+  struct Made {
+    Expr e;
+    std::vector<int64_t> values;
+  };
+  std::vector<Made> pool;
+  for (int k = 0; k < 3; ++k) {
+    Made size{size_symbol(k), {}};
+    for (int i = 0; i < kAssignments; ++i) size.values.push_back(i < 4 ? i : pick(0, 40));
+    pool.push_back(size);
+  }
+  for (int step = 0; step < 40; ++step) {
+    const Made a = pool[static_cast<size_t>(pick(0, static_cast<int64_t>(pool.size()) - 1))];
+    const Made b = pool[static_cast<size_t>(pick(0, static_cast<int64_t>(pool.size()) - 1))];
+    const int64_t n = pick(2, 6), op = pick(0, 7);
+    const auto is_large = [](int64_t v) { return std::abs(v) > 100000; };
+    if (a.e.str().size() + b.e.str().size() > 120 || std::ranges::any_of(a.values, is_large)) continue;
+    const bool divides = op == 5 || op == 6;
+    if (divides && std::ranges::any_of(b.values, [](int64_t v) { return v == 0; })) continue;
+    Made r;
+    switch (op) {
+      case 0:
+        r.e = a.e + b.e;
+        break;
+      case 1:
+        r.e = a.e - b.e;
+        break;
+      case 2:
+        r.e = a.e * Expr(n) - Expr(pick(-3, 3));
+        break;
+      case 3:
+        r.e = a.e * b.e;
+        break;
+      case 4:
+        r.e = floordiv(a.e, n);
+        break;
+      case 5:
+        r.e = floordiv(a.e, b.e);
+        break;
+      case 6:
+        r.e = mod(a.e, b.e);
+        break;
+      default:
+        r.e = a.e + Expr(n);
+        break;
+    }
+    const auto at = [&](Expr e, size_t i) {
+      return evaluate(e, [&](Expr v) { return pool[static_cast<size_t>(*size_symbol_index(v))].values[i]; });
+    };
+    for (size_t i = 0; i < kAssignments; ++i) {
+      const int64_t x = a.values[i], y = b.values[i], got = at(r.e, i);
+      const int64_t wanted = op == 0   ? x + y
+                             : op == 1 ? x - y
+                             : op == 3 ? x * y
+                             : op == 4 ? floor_div(x, n)
+                             : op == 5 ? floor_div(x, y)
+                             : op == 6 ? x - y * floor_div(x, y)
+                                       : got;
+      ASSERT_EQ(got, wanted) << r.e.str() << " of " << a.e.str() << " and " << b.e.str() << " op " << op;
+      r.values.push_back(got);
+    }
+    const bool lt = proven_lt(a.e, r.e), le = proven_le(r.e, b.e), ne = proven_ne(b.e, r.e);
+    for (size_t i = 0; i < kAssignments; ++i) {
+      ASSERT_TRUE(!lt || a.values[i] < r.values[i]) << a.e.str() << " < " << r.e.str();
+      ASSERT_TRUE(!le || r.values[i] <= b.values[i]) << r.e.str() << " <= " << b.e.str();
+      ASSERT_TRUE(!ne || b.values[i] != r.values[i]) << b.e.str() << " != " << r.e.str();
+    }
+    pool.push_back(r);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, SizeFuzz, ::testing::Range(0, 2000));
 
 // Random expressions: a value computed alongside by plain arithmetic must equal evaluate(), lie in range(), survive
 // print -> parse as the same node, and survive substitution.

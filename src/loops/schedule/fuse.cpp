@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "graph/analysis/data_sizes.h"
 #include "ops/names.h"
+#include "sym/quotient.h"
 
 namespace flashover::loops {
 namespace {
@@ -27,7 +28,7 @@ struct Term {
 };
 // Sizes that are symbols are ordered as typical ones: what is proposed may depend on it, not what is proven.
 bool smaller(sym::Expr a, sym::Expr b) { return a.hint() < b.hint(); }
-// Affine terms with positive coefficients (constant, or products of sizes), smallest first; nullopt otherwise.
+// Affine terms with positive coefficients (constant, or expressions over sizes), smallest first; nullopt otherwise.
 std::optional<std::vector<Term>> terms_of(sym::Expr e) {
   std::vector<Term> terms;
   auto one = [&](sym::Expr t) {
@@ -45,8 +46,14 @@ std::optional<std::vector<Term>> terms_of(sym::Expr e) {
       }
       t = var;
     }
-    if (t.kind() != sym::Kind::kVar || only_sizes(t) || !is_step(coef)) return false;
-    terms.push_back({t, coef, extent_of(t)});
+    if (t.kind() != sym::Kind::kVar || only_sizes(t)) return false;
+    // A coefficient that is a sum, such as s0 - 3, stands in several terms of its variable.
+    const auto known = std::ranges::find(terms, t, &Term::var);
+    if (known != terms.end()) {
+      known->coef += coef;
+    } else {
+      terms.push_back({t, coef, extent_of(t)});
+    }
     return true;
   };
   if (e.kind() == sym::Kind::kAdd) {
@@ -55,6 +62,7 @@ std::optional<std::vector<Term>> terms_of(sym::Expr e) {
   } else if (!one(e)) {
     return std::nullopt;
   }
+  if (!std::ranges::all_of(terms, is_step, &Term::coef)) return std::nullopt;
   std::sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return smaller(a.coef, b.coef); });
   return terms;
 }
@@ -115,12 +123,12 @@ class Match {
       } else if (divides(m.extent, n.extent)) {
         const auto [hi, lo] = split_node(n.var, m.extent);
         link_.emplace_back(lo, m.var);
-        n = {hi, n.coef * m.extent, sym::floordiv(n.extent, m.extent)};
+        n = {hi, n.coef * m.extent, sym::quotient(n.extent, m.extent)};
         ++i;
       } else if (divides(n.extent, m.extent)) {
         const auto [hi, lo] = split_group(m.var, n.extent);
         link_.emplace_back(n.var, lo);
-        m = {hi, m.coef * n.extent, sym::floordiv(m.extent, n.extent)};
+        m = {hi, m.coef * n.extent, sym::quotient(m.extent, n.extent)};
         ++j;
       } else {
         ++i, ++j;
@@ -212,12 +220,12 @@ class Match {
     splits.emplace_back(v, to);
   }
   std::pair<sym::Expr, sym::Expr> split_node(sym::Expr v, sym::Expr low) {
-    const sym::Expr hi = p_.fresh(sym::floordiv(extent_of(v), low)), lo = p_.fresh(low);
+    const sym::Expr hi = p_.fresh(sym::quotient(extent_of(v), low)), lo = p_.fresh(low);
     add_split(node_splits_, v, hi * low + lo);
     return {hi, lo};
   }
   std::pair<sym::Expr, sym::Expr> split_group(sym::Expr v, sym::Expr low) {
-    const sym::Expr hi = p_.fresh(sym::floordiv(extent_of(v), low)), lo = p_.fresh(low);
+    const sym::Expr hi = p_.fresh(sym::quotient(extent_of(v), low)), lo = p_.fresh(low);
     add_split(group_splits_, v, hi * low + lo);
     for (size_t i = 0; i < vars_.size(); ++i)
       if (vars_[i].var == v) {

@@ -11,6 +11,7 @@
 #include "loops/schedule/scatter.h"
 #include "ops/args.h"
 #include "ops/names.h"
+#include "sym/quotient.h"
 
 namespace flashover::loops {
 namespace {
@@ -546,7 +547,7 @@ class LoopNodeBuilder {
       for (std::vector<sym::Expr>* list : {&loop_node.vars, &loop_node.inner}) {
         auto it = std::find(list->begin(), list->end(), v);
         if (it == list->end()) continue;
-        const sym::Expr hi = p_.fresh(sym::floordiv(extent_of(v), k)), lo = p_.fresh(k);
+        const sym::Expr hi = p_.fresh(sym::quotient(extent_of(v), k)), lo = p_.fresh(k);
         map.emplace_back(v, hi * k + lo);
         *it = hi;
         list->insert(it + 1, lo);
@@ -716,7 +717,9 @@ class LoopNodeBuilder {
 }  // namespace
 
 bool is_step(sym::Expr e) { return !e.is_const(0) && sym::known_le(0, e); }
-bool divides(sym::Expr k, sym::Expr n) { return is_step(k) && sym::mod(n, k).is_const(0); }
+bool divides(sym::Expr k, sym::Expr n) {
+  return is_step(k) && (sym::mod(n, k).is_const(0) || sym::whole_quotient(n, k));
+}
 
 bool only_sizes(sym::Expr e) {
   if (e.kind() == sym::Kind::kVar) return sym::size_symbol_index(e).has_value();
