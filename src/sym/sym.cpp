@@ -328,7 +328,21 @@ Expr product_without(std::span<const Expr> factors, size_t left_out) {
   return product;
 }
 
-// c*b*(x // b) + c*(x mod b)  ->  c*x, where c and b may be products of sizes.
+// Whether the sum has each of these terms, so many times.
+bool has_terms(const Sum& s, const Sum& terms, int64_t times) {
+  return terms.constant == 0 && std::ranges::all_of(terms.terms, [&](const Term& wanted) {
+           int64_t coef = 0;
+           if (__builtin_mul_overflow(wanted.coef, times, &coef)) return false;
+           return std::ranges::any_of(s.terms, [&](const Term& t) { return t.e == wanted.e && t.coef == coef; });
+         });
+}
+void erase_terms(Sum& s, const Sum& terms) {
+  std::erase_if(s.terms, [&](const Term& t) {
+    return std::ranges::any_of(terms.terms, [&](const Term& one) { return one.e == t.e; });
+  });
+}
+
+// c*b*(x // b) + c*(x mod b)  ->  c*x, where c may be a product of sizes, and b a product or a sum.
 bool recombine(Sum& s) {
   for (size_t m = 0; m < s.terms.size(); ++m) {
     const Term term = s.terms[m];
@@ -336,17 +350,13 @@ bool recombine(Sum& s) {
     for (size_t f = 0; f < factors.size(); ++f) {
       if (factors[f].kind() != Kind::kMod) continue;
       const Expr x = factors[f].operands()[0], b = factors[f].operands()[1], others = product_without(factors, f);
-      const Expr partner = others * b * floordiv(x, b);
-      if (partner.kind() == Kind::kAdd || partner.is_const()) continue;
-      Term want = split_coefficient(partner);
-      if (__builtin_mul_overflow(want.coef, term.coef, &want.coef)) continue;
-      for (size_t d = 0; d < s.terms.size(); ++d) {
-        if (d == m || !(s.terms[d].e == want.e) || s.terms[d].coef != want.coef) continue;
-        s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::max(m, d)));
-        s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::min(m, d)));
-        add_into(s, others * x, term.coef);
-        return true;
-      }
+      Sum partners = to_sum(others * b * floordiv(x, b));
+      if (partners.terms.empty() || !has_terms(s, partners, term.coef)) continue;
+      if (std::ranges::any_of(partners.terms, [&](const Term& t) { return t.e == term.e; })) continue;
+      partners.terms.push_back(term);
+      erase_terms(s, partners);
+      add_into(s, others * x, term.coef);
+      return true;
     }
   }
   return false;

@@ -68,6 +68,8 @@ TEST(Sym, SumsDivideWhatWasMultipliedByThem) {
   EXPECT_EQ(mod(floordiv(flat, w), h), y);
   EXPECT_EQ(floordiv(64 * flat + 5, 64 * w).str(), (x * h + y).str());
   EXPECT_EQ(floordiv((a + 1) * a, a + 1), a);
+  const Expr all = var_below("bs.all", a * h * w), rows = floordiv(all, w);
+  EXPECT_EQ(h * w * floordiv(rows, h) + w * mod(rows, h) + mod(all, w), all);
   // Nothing says that h is not 0 where nothing lies below it; a rest that may be negative is none.
   EXPECT_EQ(floordiv(x * h, h).kind(), Kind::kFloorDiv);
   EXPECT_EQ(mod(x * h - z, h).kind(), Kind::kMod);

@@ -45,3 +45,33 @@ def test_a_batch_of_any_size(name: str, trained: bool) -> None:
             want.square().sum().backward()
             torch.testing.assert_close(x.grad.double(), wide.grad, rtol=1e-3, atol=1e-3)
     assert flashover.compile_stats()["graphs"] - before == 1
+
+
+def written(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor) -> torch.Tensor:
+    scores = torch.matmul(q * 0.5, k.transpose(-1, -2)) / 3
+    for m in mask:
+        scores = scores + m
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_written_attention_is_one_operator_for_all_lengths(masked: bool) -> None:
+    """Its head count and width are numbers; no keys at all give zeros."""
+    compiled = flashover.compile(written, fullgraph=True)
+    calls_before = flashover.compile_stats()["extern_calls"]
+    for i, (batch, queries, keys) in enumerate(((2, 32, 48), (3, 17, 100), (4, 128, 33), (2, 3, 2), (5, 16, 1600))):
+        args = [torch.randn(batch, 4, n, 16) for n in (queries, keys, keys)]
+        if masked:
+            args.append(torch.randn(batch, 1, queries, keys))
+        got, want = compiled(*args), written(*(t.double() for t in args))
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+        assert got.stride() == written(*args).stride()
+        if i == 1:
+            before = flashover.compile_stats()["graphs"]
+    assert flashover.compile_stats()["graphs"] == before
+    assert flashover.compile_stats()["extern_calls"] - calls_before == 2, "one a compile"
+    for batch, queries, keys in ((2, 5, 0), (2, 0, 5), (0, 3, 3), (1, 1, 1), (2, 7, 1)):
+        args = [torch.randn(batch, 4, n, 16) for n in (queries, keys, keys)]
+        if masked:
+            args.append(torch.randn(batch, 1, queries, keys))
+        torch.testing.assert_close(compiled(*args), written(*args), rtol=1e-4, atol=1e-4)

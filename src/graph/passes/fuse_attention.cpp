@@ -8,6 +8,7 @@
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
 #include "ops/names.h"
+#include "sym/quotient.h"
 
 namespace flashover::graph {
 namespace {
@@ -128,22 +129,23 @@ ValueId densely(Rewriter& r, ValueId x) {
 // A bias that was added to something with the leading sizes `from`, for leading sizes `to` (a finer view of the same).
 std::optional<ValueId> fit_bias(Rewriter& r, const Added& added, const Sizes& to) {
   TensorType t = r.b.type(added.bias);
-  if ((t.dtype != DType::kF32 && t.dtype != DType::kBF16) || !on_cpu(t)) return std::nullopt;
+  if ((t.dtype != DType::kF32 && t.dtype != DType::kBF16) || t.device.type != DeviceType::kCPU) return std::nullopt;
   if (t.rank() < 2 || t.rank() > added.batch.size() + 2) return std::nullopt;
   Sizes own(added.batch.size() + 2 - t.rank(), 1);
   own.insert(own.end(), t.sizes.begin(), t.sizes.end());
   Sizes sizes;
   size_t next = 0;
   for (size_t d = 0; d < added.batch.size(); ++d) {
-    int64_t left = added.batch[d].value();
+    sym::Expr left = added.batch[d];
     const bool last = d + 1 == added.batch.size(), one = own[d].is_const(1);
-    if (left == 1 && !last && !(next < to.size() && to[next].is_const(1))) continue;
+    if (left.is_const(1) && !last && !(next < to.size() && to[next].is_const(1))) continue;
     do {
-      if (next == to.size() || left % to[next].value() != 0) return std::nullopt;
-      left /= to[next].value();
+      const auto rest = next == to.size() ? std::nullopt : sym::whole_quotient(left, to[next]);
+      if (!rest) return std::nullopt;
+      left = *rest;
       sizes.push_back(one ? sym::Expr(1) : to[next]);
       ++next;
-    } while (left > 1 || (last && next < to.size()));
+    } while (!left.is_const(1) || (last && next < to.size()));
   }
   if (next != to.size()) return std::nullopt;
   sizes.push_back(own[own.size() - 2]);
@@ -154,7 +156,7 @@ std::optional<ValueId> fit_bias(Rewriter& r, const Added& added, const Sizes& to
 bool fuse(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& providers = *static_cast<const target::Providers*>(user);
   const TensorType out = r.b.type(n.outs[0]);
-  if ((!providers.own_f32 && !providers.own_bf16) || !on_cpu(out)) return false;
+  if ((!providers.own_f32 && !providers.own_bf16) || out.device.type != DeviceType::kCPU) return false;
   if (is_reduced(out.dtype) && providers.strict_numerics) return false;
   ValueId v = ops::as_value(n.args[0]);
   const Node* softmax = nullptr;
@@ -178,10 +180,9 @@ bool fuse(Rewriter& r, const Node& n, Values& results, const void* user) {
 
   ValueId q = ops::as_value(s.product.args[0]), kt = ops::as_value(s.product.args[1]), value = ops::as_value(n.args[1]);
   const TensorType left = r.b.type(q), right = r.b.type(kt), values = r.b.type(value);
-  if (left.dtype != out.dtype || right.dtype != out.dtype || !all_const(left.sizes) || !all_const(right.sizes) ||
-      !all_const(values.sizes) ||
-      !suits_attention(providers, out.dtype, left.sizes[1].value(), right.sizes[2].value(), left.sizes[2].value(),
-                       values.sizes[2].value()))
+  if (left.dtype != out.dtype || right.dtype != out.dtype || !left.sizes[2].is_const() || !values.sizes[2].is_const() ||
+      !suits_attention(providers, out.dtype, left.sizes[1].hint(), right.sizes[2].hint(), left.sizes[2].value(),
+                       values.sizes[2].value()))  // lengths may be symbols: then typical ones decide
     return false;
   Values biases;
   for (const Added& added : s.added) {
