@@ -240,7 +240,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
     if (EntryPtr found = find_entry(here.entries, resumption.slots, objects)) return found;  // by another thread
     const std::optional<frame::VaryingSizes> sizes = here.sizes.wanted(here.settings, last);
     frame::CaptureRequest request = request_of(here, resumption, per_call, sizes);
-    request.first = here.entries.empty();
+    request.steady_values = !why.by_values;
     const frame::NamesModules named(s_.root);
     made = make_entry(s_, here.settings, name, request, std::move(why), here.made);
     if (!made) {

@@ -189,7 +189,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       const Held function(c->function);
       const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings, last);
       frame::CaptureRequest request = request_of(c, bound, sizes);
-      request.first = same.empty();
+      request.steady_values = !why.by_values;
       const std::set<std::string> likely = case_of_late(same);
       if (request.may_break) request.likely_refuted = &likely;  // (else a wrong guess would be an error)
       Settings settings = s.settings;
@@ -391,7 +391,7 @@ PyObject* with_entry(PyObject* self, PyObject* args, PyObject* kwargs, Use&& use
   if (!entry) {
     const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings);
     frame::CaptureRequest request = request_of(c, bound, sizes);
-    request.first = s.entries.empty();
+    request.steady_values = s.entries.empty();
     entry = make_entry(s, s.settings, s.settings.name, request, {}, s.made);
     if (!entry) return nullptr;
     s.sizes.note(*entry, s.settings);

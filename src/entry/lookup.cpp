@@ -166,7 +166,10 @@ Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* s
     guards::Failure f = e->guards ? e->guards->failure(slots) : guards::Failure{e->reason, "", e->where};
     std::string advice = f ? advice_on_size(*e, slots, settings, entries) : "";
     if (!f && (f = failing_size(*e, slots))) advice = advice_on_size_guard(f);
-    if (!f) f = {"comparisons of numbers go the same way", "another way", ""};
+    if (!f) {
+      f = {"comparisons of numbers go the same way", "another way", ""};
+      why.by_values = true;
+    }
     why.missed.push_back({e->version, e->hits, std::move(f), std::move(advice)});
   }
   return why;

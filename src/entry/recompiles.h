@@ -20,6 +20,7 @@ struct Missed {
 struct Recompile {
   std::vector<Missed> missed;  // the version used last comes first; empty: compiled for the first time
   std::string called;          // file:line of the call
+  bool by_values = false;      // some version was left for the value of a number alone
   explicit operator bool() const { return !missed.empty(); }
   std::string last() const { return missed.empty() ? "" : missed.front().failure.text(); }
 };

@@ -783,7 +783,7 @@ Capture capture(const CaptureRequest& request, Speculation speculation) {
 Capture capture(const CaptureRequest& request) {
   Speculation speculation;
   speculation.assumptions = request.varying_numbers != nullptr;  // others than the own pipeline take no numbers either
-  speculation.elements = request.varying_numbers != nullptr && request.first;
+  speculation.elements = request.varying_numbers != nullptr && request.steady_values;
   speculation.data_sizes = request.varying_numbers != nullptr;
   speculation.data_values = request.refuted != nullptr && !request.may_break;
   speculation.usual_answers = !request.may_break || request.may_assume;

@@ -196,7 +196,8 @@ struct CaptureRequest {
   bool torch_calls = false;  // who takes the graph would rather have the program's calls of torch
   // Where the program asks for sizes that follow from data, the usual answer is taken, with a check, and not a break.
   bool may_assume = false;
-  bool first = false;  // nothing was compiled for it yet: values that may be always the same are taken for it
+  bool steady_values =
+      false;  // no version was left for a value yet: those that may be always the same are taken for it
   // Paths of numbers that were seen to change. Null: the one who takes the graph knows no numbers that change.
   const std::unordered_set<std::string>* varying_numbers = nullptr;
   // Null: the one who takes the graph knows no sizes that change.

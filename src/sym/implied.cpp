@@ -64,13 +64,15 @@ Question::Wanted& Question::wanted(bool strict, bool exchanged) {
 
 // By itself, or as often as makes its terms those wanted.
 bool Question::says(const AtLeastZero& given, const Wanted& wanted) {
-  if (proven_le(given.e, wanted.sum.e)) return true;
+  if (quickly_proven_le(given.e, wanted.sum.e)) return true;
   const int64_t times = given.content > 0 ? wanted.sum.content / given.content : 0;
   return times > 1 && times < kMostTimes && !somewhere_above(given.e, wanted.sum.e, times) &&
-         proven_le(given.e * Expr(times), wanted.sum.e);
+         quickly_proven_le(given.e * Expr(times), wanted.sum.e);
 }
 
 bool Question::implies(const AtLeastZero& given, const Wanted& wanted) {
+  // What is said of other sizes alone proves nothing that is not so by itself.
+  if (!may_share_variables(given.e, wanted.sum.e)) return false;
   if (says(given, wanted)) return true;
   // 4*u <= 80 is 4 times u <= 20.
   const auto by_a_number = [&](const Factor& f) {
@@ -79,7 +81,7 @@ bool Question::implies(const AtLeastZero& given, const Wanted& wanted) {
     if (!g || !g->is_const() || g->value() == 0 || *f.number % g->value() != 0) return false;
     const int64_t times = *f.number / g->value();
     return times > 1 && !somewhere_above(given.e, wanted.sum.e, times) &&
-           proven_le(given.e * Expr(times), wanted.sum.e);
+           quickly_proven_le(given.e * Expr(times), wanted.sum.e);
   };
   return std::ranges::any_of(wanted.factors, [&](const Factor& f) {
     return by_a_number(f) || (f.of_a_product && says(at_least_zero(given.e * f.size), wanted));

@@ -837,11 +837,11 @@ bool at_least_by_ends_of_quotients(Expr e, int64_t least) {
 }
 
 // Whether e is nowhere less than `least`.
-bool at_least(Expr e, int64_t least) {
+bool at_least(Expr e, int64_t least, bool quickly = false) {
   if (e.range().lo >= least) return true;
   if (e.is_const() || e.range().lo != -kInf || !Interner::get().any_sizes() || !depends_on_sizes(e)) return false;
   e = lower_bound(e);
-  return e.range().lo >= least || at_least_by_ends_of_quotients(e, least);
+  return e.range().lo >= least || (!quickly && at_least_by_ends_of_quotients(e, least));
 }
 
 }  // namespace
@@ -875,6 +875,8 @@ bool proven_ne(Expr a, Expr b) {
 }
 bool proven_lt(Expr a, Expr b) { return !somewhere_not_below(a, b) && at_least(b - a, 1); }
 bool proven_le(Expr a, Expr b) { return a == b || (!somewhere_above(a, b) && at_least(b - a, 0)); }
+bool quickly_proven_le(Expr a, Expr b) { return a == b || (!somewhere_above(a, b) && at_least(b - a, 0, true)); }
+bool may_share_variables(Expr a, Expr b) { return (a.node()->variables & b.node()->variables) != 0; }
 
 namespace {
 Expr rebuilt(Expr e, const std::vector<Expr>& ops) {

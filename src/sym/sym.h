@@ -102,6 +102,9 @@ bool proven_eq(Expr a, Expr b);
 bool proven_ne(Expr a, Expr b);
 bool proven_lt(Expr a, Expr b);
 bool proven_le(Expr a, Expr b);
+// The same, without what takes long to find: for who asks it of many a and b.
+bool quickly_proven_le(Expr a, Expr b);
+bool may_share_variables(Expr a, Expr b);  // false: they do not
 // The same; but while a trace asks (AskScope, environment.h) these give what is so for the sizes of its call.
 bool known_eq(Expr a, Expr b);
 bool known_ne(Expr a, Expr b);

@@ -1,8 +1,9 @@
-// Knows the ranges of random numbers, and decides comparisons with constants from them.
+// Knows the ranges of random numbers and of what follows from numbers alone, and decides comparisons from them.
 #include "trace/bounds.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "ops/args.h"
@@ -11,10 +12,15 @@
 namespace flashover::trace {
 namespace {
 
+// Numbers between two others; what is computed of them stays between what is computed of these, since rounding keeps
+// the order.
 struct DrawRange {
   double low = 0, high = 0;
   bool reaches_high = true;  // NaN is never within
 };
+
+constexpr int kMostSteps = 64;
+constexpr double kLargestInteger = 1 << 30;
 
 // The node that made the value, if nothing else writes its memory.
 const graph::Node* only_maker(const graph::Graph& g, ValueId value) {
@@ -31,53 +37,152 @@ const graph::Node* only_maker(const graph::Graph& g, ValueId value) {
   return storage < 0 ? nullptr : maker;
 }
 
-std::optional<DrawRange> bounds_of(const graph::Graph& g, ValueId value) {
-  const graph::Node* n = only_maker(g, value);
-  if (!n) return std::nullopt;
-  const std::string_view name = n->op->name;
-  if (op::is_any_of(name, {op::rand, op::rand_like})) return DrawRange{0, 1, false};
-  if (op::is_any_of(name, {op::view, op::detach, op::alias, op::unsqueeze, op::clone, op::select_int, op::squeeze}))
-    return bounds_of(g, ops::as_value(n->args[0]));
-  if (n->op->prim == Prim::full) {
-    const Arg& number = n->args[1];
-    if (!ops::is_scalar(number) || std::holds_alternative<std::complex<double>>(number)) return std::nullopt;
-    const auto* e = std::get_if<sym::Expr>(&number);
-    if (e && !e->is_const()) return std::nullopt;
-    const double c = ops::as_double(number);
-    if (c == c) return DrawRange{c, c, true};
-  }
-  return std::nullopt;
-}
-
 std::optional<bool> less(const DrawRange& a, const DrawRange& b) {  // a < b
   if (a.high < b.low || (a.high == b.low && !a.reaches_high)) return true;
   if (a.low >= b.high) return false;
   return std::nullopt;
 }
 
+std::optional<DrawRange> either(const std::optional<DrawRange>& a, const std::optional<DrawRange>& b) {
+  if (!a || !b) return std::nullopt;
+  return DrawRange{std::min(a->low, b->low), std::max(a->high, b->high), true};
+}
+
+std::optional<DrawRange> of_number(const Arg& number) {
+  const auto* e = std::get_if<sym::Expr>(&number);
+  if (!ops::is_scalar(number) || std::holds_alternative<std::complex<double>>(number) || (e && !e->is_const()))
+    return std::nullopt;
+  const double c = ops::as_double(number);
+  return c == c ? std::optional(DrawRange{c, c, true}) : std::nullopt;
+}
+
+// Between the least and the largest of these, as the dtype rounds them. nullopt: one may be NaN, or wrap.
+std::optional<DrawRange> rounded(DType dtype, std::initializer_list<double> corners) {
+  DrawRange out{std::min(corners), std::max(corners), true};
+  if (std::ranges::any_of(corners, [](double c) { return c != c; })) return std::nullopt;
+  if (dtype == DType::kI64 || dtype == DType::kI32)
+    return std::max(std::abs(out.low), std::abs(out.high)) <= kLargestInteger ? std::optional(out) : std::nullopt;
+  if (!is_floating(dtype)) return std::nullopt;
+  constexpr double kCoarsest = 1.0 / 64;  // more than any float rounds by, but for overflow
+  const double largest = dtype == DType::kF16 ? 6e4 : 1e38, inf = std::numeric_limits<double>::infinity();
+  out.low -= std::abs(out.low) * kCoarsest;
+  out.high += std::abs(out.high) * kCoarsest;
+  if (out.low < -largest) out.low = -inf;
+  if (out.high > largest) out.high = inf;
+  return out;
+}
+
+// Of values that follow from numbers, and of random ones.
+class Bounds {
+ public:
+  explicit Bounds(const graph::Graph& g) : g_(g) {}
+
+  // The truth of all elements.
+  std::optional<bool> truth(ValueId value) {
+    const graph::Node* n = only_maker(g_, value);
+    if (!n || n->args.empty() || ++steps_ > kMostSteps) return std::nullopt;
+    const std::string_view name = n->op->name;
+    if (const auto compared = comparison(*n)) return compared;
+    if (op::is_any_of(name, {op::any, op::all})) {
+      const auto each = truth(ops::as_value(n->args[0]));
+      return each == (name.starts_with("aten.all")) ? each : std::nullopt;  // also of no elements
+    }
+    if (op::is_any_of(name, {op::logical_not, op::bitwise_not}) && g_.type(value).dtype == DType::kBool) {
+      const auto other = truth(ops::as_value(n->args[0]));
+      return other ? std::optional(!*other) : std::nullopt;
+    }
+    const auto bounds = made(*n, value);
+    if (!bounds) return std::nullopt;
+    if (bounds->low > 0 || bounds->high < 0) return true;
+    return bounds->low == 0 && bounds->high == 0 ? std::optional(false) : std::nullopt;
+  }
+
+ private:
+  std::optional<DrawRange> of(ValueId value) {
+    if (value == kNoValue) return std::nullopt;
+    if (g_.type(value).dtype == DType::kBool) {
+      const auto known = truth(value);
+      return known ? DrawRange{*known ? 1.0 : 0.0, *known ? 1.0 : 0.0} : DrawRange{0, 1};
+    }
+    const graph::Node* n = only_maker(g_, value);
+    return n && ++steps_ <= kMostSteps ? made(*n, value) : std::nullopt;
+  }
+  std::optional<DrawRange> of(const Arg& a) {
+    const auto* r = std::get_if<Ref>(&a);
+    return r ? of(r->id) : of_number(a);
+  }
+
+  std::optional<bool> comparison(const graph::Node& n) {
+    if (n.args.size() < 2) return std::nullopt;
+    const std::string_view name = n.op->name;
+    const bool lt = op::is_any_of(name, {op::lt_Tensor}), gt = op::is_any_of(name, {op::gt_Tensor}),
+               le = op::is_any_of(name, {op::le_Tensor}), ge = op::is_any_of(name, {op::ge_Tensor});
+    if (!lt && !gt && !le && !ge) return std::nullopt;
+    const auto a = of(n.args[0]), b = of(n.args[1]);
+    if (!a || !b) return std::nullopt;
+    if (lt) return less(*a, *b);
+    if (gt) return less(*b, *a);
+    const auto reverse = le ? less(*b, *a) : less(*a, *b);  // a <= b is !(b < a): there is no NaN
+    return reverse ? std::optional(!*reverse) : std::nullopt;
+  }
+
+  std::optional<DrawRange> made(const graph::Node& n, ValueId value) {
+    const std::string_view name = n.op->name;
+    const DType dtype = g_.type(value).dtype;
+    const auto arg = [&](size_t i) { return i < n.args.size() ? of(n.args[i]) : std::nullopt; };
+    if (op::is_any_of(name, {op::rand, op::rand_like})) return DrawRange{0, 1, false};
+    if (n.op->prim == Prim::full || op::is_any_of(name, {op::full, op::full_like})) return converted(dtype, arg(1));
+    if (op::is_any_of(name, {op::new_full})) return converted(dtype, arg(2));
+    if (op::is_any_of(name, {op::scalar_tensor})) return converted(dtype, arg(0));
+    if (op::is_any_of(name, {op::ones, op::ones_like, op::new_ones})) return DrawRange{1, 1};
+    if (op::is_any_of(name, {op::zeros, op::zeros_like, op::new_zeros})) return DrawRange{0, 0};
+    // (Not as_strided, which sees more of the memory, nor what sees other numbers in it.)
+    if (op::is_any_of(name, {op::view, op::detach, op::alias, op::unsqueeze, op::clone, op::select_int, op::squeeze,
+                             op::expand, op::slice_Tensor, op::permute, op::_unsafe_view}))
+      return g_.type(ops::as_value(n.args[0])).dtype == dtype ? arg(0) : std::nullopt;
+    if (op::is_any_of(name, {op::_to_copy})) return converted(dtype, arg(0));
+    if (op::is_any_of(name, {op::constant_pad_nd})) return either(arg(0), converted(dtype, arg(2)));
+    if (op::is_any_of(name, {op::where_self})) return either(arg(1), arg(2));
+    if (op::is_any_of(name, {op::cat})) {
+      const std::vector<Ref> parts = ops::as_values(n.args[0]);
+      std::optional<DrawRange> all = parts.empty() ? std::nullopt : of(parts[0].id);
+      for (const Ref& part : parts) all = either(all, of(part.id));
+      return all;
+    }
+    if (op::is_any_of(name, {op::masked_fill_Scalar})) return either(arg(0), converted(dtype, arg(2)));
+    return combined(n, dtype);
+  }
+
+  std::optional<DrawRange> combined(const graph::Node& n, DType dtype) {
+    const std::string_view name = n.op->name;
+    const bool minus = op::is_any_of(name, {op::sub_Tensor}), reversed = op::is_any_of(name, {op::rsub_Scalar}),
+               times = op::is_any_of(name, {op::mul_Tensor});
+    if (!minus && !reversed && !times && !op::is_any_of(name, {op::add_Tensor})) return std::nullopt;
+    if (!times && !(n.args.size() > 2 && ops::is_number(n.args[2], 1))) return std::nullopt;
+    auto a = of(n.args[0]), b = of(n.args[1]);
+    if (!a || !b) return std::nullopt;
+    if (times) return rounded(dtype, {a->low * b->low, a->low * b->high, a->high * b->low, a->high * b->high});
+    if (reversed) std::swap(a, b);
+    if (minus || reversed)
+      return rounded(dtype, {a->low - b->low, a->low - b->high, a->high - b->low, a->high - b->high});
+    return rounded(dtype, {a->low + b->low, a->low + b->high, a->high + b->low, a->high + b->high});
+  }
+
+  static std::optional<DrawRange> converted(DType to, const std::optional<DrawRange>& x) {
+    if (!x) return x;
+    const bool exact = to == DType::kF64 || (to == DType::kF32 && static_cast<float>(x->low) == x->low);
+    if (x->low == x->high && (x->low == 0 || x->low == 1 || exact)) return x;  // every dtype has 0 and 1
+    if (to == DType::kBool) return x->low > 0 || x->high < 0 ? DrawRange{1, 1} : DrawRange{0, 1};
+    if (is_floating(to)) return rounded(to, {x->low, x->high});
+    return rounded(to, {std::trunc(x->low), std::trunc(x->high)});
+  }
+
+  const graph::Graph& g_;
+  int steps_ = 0;
+};
+
 }  // namespace
 
-std::optional<bool> known_truth(const graph::Graph& g, ValueId comparison) {
-  const graph::Node* n = only_maker(g, comparison);
-  if (!n || n->args.size() < 2) return std::nullopt;
-  const std::string_view name = n->op->name;
-  const bool lt = op::is_any_of(name, {op::lt_Tensor}), gt = op::is_any_of(name, {op::gt_Tensor}),
-             le = op::is_any_of(name, {op::le_Tensor}), ge = op::is_any_of(name, {op::ge_Tensor});
-  if (!lt && !gt && !le && !ge) return std::nullopt;
-  const auto operand = [&](const Arg& a) -> std::optional<DrawRange> {
-    if (const auto* r = std::get_if<Ref>(&a)) return r->id == kNoValue ? std::nullopt : bounds_of(g, r->id);
-    const auto* e = std::get_if<sym::Expr>(&a);
-    if (!ops::is_scalar(a) || std::holds_alternative<std::complex<double>>(a) || (e && !e->is_const()))
-      return std::nullopt;
-    const double c = ops::as_double(a);
-    return c == c ? std::optional(DrawRange{c, c, true}) : std::nullopt;
-  };
-  const auto a = operand(n->args[0]), b = operand(n->args[1]);
-  if (!a || !b) return std::nullopt;
-  if (lt) return less(*a, *b);
-  if (gt) return less(*b, *a);
-  const auto reverse = le ? less(*b, *a) : less(*a, *b);  // a <= b is !(b < a): there is no NaN
-  return reverse ? std::optional(!*reverse) : std::nullopt;
-}
+std::optional<bool> known_truth(const graph::Graph& g, ValueId value) { return Bounds(g).truth(value); }
 
 }  // namespace flashover::trace

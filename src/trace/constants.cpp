@@ -106,7 +106,19 @@ void to_cpu(graph::Graph& g) {
 
 }  // namespace
 
-std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
+std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) { return constant_value(t, nullptr); }
+
+std::optional<at::Tensor> Recorder::value_at_these_sizes(const at::Tensor& t) {
+  if (sizes_->empty() || in_backward_) return std::nullopt;
+  std::vector<sym::Expr> sizes;
+  std::optional<at::Tensor> value = constant_value(t, &sizes);
+  if (value)
+    for (sym::Expr e : sizes) sizes_->specialize(e);
+  return value;
+}
+
+// `sizes`: where those go that it depends on; null: it may depend on none.
+std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t, std::vector<sym::Expr>* sizes) {
   constexpr int64_t kMaxElements = 1 << 20;
   const TraceImpl* impl = trace_impl(t);
   if (!impl || impl->storage_id < 0) return std::nullopt;
@@ -135,8 +147,6 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   }
   for (const graph::Node& n : graph_.nodes) {
     bool clean = !n.op->nondeterministic && !n.op->effectful && !n.outs.empty();
-    for (const Arg& a : n.args)
-      if (const auto* e = std::get_if<sym::Expr>(&a)) clean = clean && e->is_const();
     bool is_read = false;
     const auto check_needed = [&](ValueId v) {
       const int32_t s = v == kNoValue ? -1 : graph_.values[v].storage;
@@ -151,13 +161,28 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
       clean = clean && s >= 0 && !tainted[s];
     };
     for (const Arg& a : n.args) graph::for_each_ref(a, check);
+    const auto is_known = [&](sym::Expr e) { return e.is_const() || (sizes != nullptr && !sym::has_data_size(e)); };
+    graph::Node numbered = n;
+    const auto number = [&](sym::Expr& e) {
+      if (e.is_const()) return;
+      clean = clean && is_known(e);
+      if (!clean) return;
+      sizes->push_back(e);
+      e = sizes_->now(e);
+    };
+    for (Arg& a : numbered.args) {
+      if (auto* e = std::get_if<sym::Expr>(&a)) number(*e);
+      if (auto* list = std::get_if<Sizes>(&a))
+        for (sym::Expr& e : *list) number(e);
+    }
     for (ValueId v : n.outs) {
       if (v == kNoValue) continue;
       check(v);
-      clean = clean && graph_.type(v).numel().as_const().value_or(kMaxElements + 1) <= kMaxElements;
+      const sym::Expr numel = graph_.type(v).numel();
+      clean = clean && is_known(numel) && sizes_->now(numel) <= kMaxElements;
     }
     if (!clean) return std::nullopt;
-    slice.nodes.push_back(n);
+    slice.nodes.push_back(std::move(numbered));
   }
   graph::Output out;
   out.value = impl->value;
@@ -217,21 +242,29 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
   bool any = false, unknown = false, all_on_cpu = true;
   c10::Device device = c10::kCPU;
   Stack real;
-  for (size_t i = 0; i < specs.size(); ++i)
-    real.push_back(map_tensors(stack[base + i], specs[i], [&](const at::Tensor& t) {
-      any = true;
-      if (!t.device().is_cpu()) device = t.device();
-      auto value = trace_impl(t) ? constant_value(t) : std::nullopt;
-      unknown = unknown || !value;
-      all_on_cpu = all_on_cpu && value && value->device().is_cpu();
-      return value.value_or(t);
-    }));
+  const auto find_values = [&](bool at_these_sizes) {
+    any = unknown = false;
+    all_on_cpu = true;
+    real.clear();
+    for (size_t i = 0; i < specs.size(); ++i)
+      real.push_back(map_tensors(stack[base + i], specs[i], [&](const at::Tensor& t) {
+        any = true;
+        if (!t.device().is_cpu()) device = t.device();
+        auto value = !trace_impl(t) ? std::nullopt : at_these_sizes ? value_at_these_sizes(t) : constant_value(t);
+        unknown = unknown || !value;
+        all_on_cpu = all_on_cpu && value && value->device().is_cpu();
+        return value.value_or(t);
+      }));
+  };
+  find_values(false);
   if (unknown || facts.schema.any_written) {
     if (facts.may_ask_meta && !(data_sizes && stack[base + 1].isNone())) return false;
     if (facts.schema.name == op::_local_scalar_dense && truth_is_known(stack)) return true;
     if (assumption().truth >= 0 && facts.schema.name == op::_local_scalar_dense && assume(stack)) return true;
     if (find_sizes(facts, stack, base)) return true;
-    throw Declined("data-dependent: " + facts.schema.name + " needs the value of a traced tensor");
+    if (!facts.schema.any_written) find_values(true);
+    if (unknown || facts.schema.any_written)
+      throw Declined("data-dependent: " + facts.schema.name + " needs the value of a traced tensor");
   }
   if (!any) return false;
   {

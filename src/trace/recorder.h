@@ -114,6 +114,8 @@ class Recorder final : public Session {
   at::Tensor add_constant(const at::Tensor& real);
   // The value of a trace tensor if it depends on constants only; perhaps on the CPU.
   std::optional<at::Tensor> constant_value(const at::Tensor& t);
+  // The same where it depends on sizes of inputs, too: in this call. These are guarded to be what they are.
+  std::optional<at::Tensor> value_at_these_sizes(const at::Tensor& t);
   int32_t new_storage(const c10::Storage& storage);
   int32_t find_storage(const c10::StorageImpl* storage) const;
   // Some value in that memory with that dtype; kNoValue if there is none.
@@ -169,6 +171,7 @@ class Recorder final : public Session {
   void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);
   bool item_as_symbol(Stack& stack);
   bool numbers_fit(const OpFacts& facts, const std::vector<TensorType>& outs) const;
+  std::optional<at::Tensor> constant_value(const at::Tensor& t, std::vector<sym::Expr>* sizes);
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool find_sizes(OpFacts& facts, Stack& stack, size_t base);  // data_sizes.cpp, as what follows
   void assume_of_data(const sym::SizeGuard& fact, std::string words);

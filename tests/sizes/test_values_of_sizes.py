@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from comparing import double, no_further_off
 from size_value_programs import ONCE_A_SIZE, PROGRAMS, SIZES, WAYS
 from torch.utils import _pytree as pytree
@@ -142,3 +143,75 @@ def test_whole_parts_of_a_size_are_pythons(factor: float) -> None:
     for n in (*range(2, 60, 7), 99, 100, 101, 300, 700, 16383, 16384, 16385, 40001):
         got, want = compiled(torch.empty(n)), f(torch.empty(n))
         assert torch.equal(got[0], want[0]) and got[1:] == want[1:], n
+
+
+def any_is_global(x: T) -> T:
+    """As Longformer asks of a mask that it filled and padded itself."""
+    mask = F.pad(torch.ones(x.shape[0], x.shape[1]), (0, 3), value=0)
+    bias = (1.0 - mask[:, None, :].expand(-1, 2, -1)) * torch.finfo(torch.float32).min
+    return x * 2 if (bias > 0).flatten().any().item() else x + bias[:, 1, : x.shape[1]]
+
+
+def all_are_small(x: T) -> T:
+    mask = torch.cat([torch.zeros_like(x, dtype=torch.int64), x.new_full(x.shape, 3.7, dtype=torch.int64)], 1)
+    return x * 2 if (mask <= 3).all() and not (torch.full_like(x, 2) - 2 * mask[:, :1] < -9).any() else x
+
+
+@pytest.mark.parametrize("f", [any_is_global, all_are_small])
+def test_truths_of_what_was_filled_are_those_of_all_sizes(f: Callable[[T], T]) -> None:
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for n in (5, 2, 3, 17, 64):
+        x = torch.randn(n, n + 3)
+        assert torch.equal(compiled(x), f(x))
+    assert flashover.compile_stats()["graphs"] - before <= 2
+
+
+def test_what_may_be_nan_has_no_known_truth() -> None:
+    def f(x: T) -> T:
+        return x + 1 if (torch.zeros_like(x) * x.new_full((), torch.inf) <= 0).all() else x + 2
+
+    for n in (3, 4):
+        x = torch.randn(n)
+        assert torch.equal(flashover.compile(f, dynamic=True)(x), f(x))
+
+
+def test_a_truth_that_sizes_decide_is_that_of_each_size() -> None:
+    def f(x: T) -> T:
+        return x * 2 if (torch.arange(x.shape[0]) > 10).any() else x + 1
+
+    compiled = flashover.compile(f, fullgraph=True, options={"recompile_limit": 64})
+    for n in (5, 11, 12, 17, 3, 0, 1, 40):
+        x = torch.randn(n)
+        assert torch.equal(compiled(x), f(x)), n
+
+
+class Framed(torch.nn.Module):
+    """As audio codecs count their frames: with numbers in buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("stride", torch.tensor(4, dtype=torch.int64))
+        self.register_buffer("left", torch.tensor(3, dtype=torch.int64))
+
+    def forward(self, x: T) -> T:
+        n = x.shape[-1]
+        frames = torch.ceil((n - self.left) / self.stride + 1).to(torch.int64)
+        extra = frames * self.stride - n
+        if n <= max(self.left, extra):
+            x = F.pad(x, (0, 8))
+        return F.pad(x, (self.left, extra)) * 2
+
+
+def test_numbers_in_buffers_stay_known_when_sizes_change() -> None:
+    module = Framed()
+    compiled = flashover.compile(module, fullgraph=True, options={"recompile_limit": 64})
+    for n in (16, 17, 21, 33, 2, 100):
+        x = torch.randn(2, n)
+        assert torch.equal(compiled(x), module(x)), n
+    compiled = flashover.compile(module)
+    assert torch.equal(compiled(x), module(x))
+    module.stride.fill_(8)
+    for n in (16, 17, 100, 41):
+        x = torch.randn(2, n)
+        assert torch.equal(compiled(x), module(x)), n
