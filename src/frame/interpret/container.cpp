@@ -392,17 +392,22 @@ PyObject* Interpreter::compare_by_kind(PyObject* a, PyObject* b, int op) {
     recorder.numbers.read(a);
     recorder.numbers.read(b);
   }
-  if ((op == Py_EQ || op == Py_NE) && recorder.numbers.any() && is_tuple_or_size(a) && is_tuple_or_size(b) &&
+  const bool sequences =
+      (is_tuple_or_size(a) && is_tuple_or_size(b)) || (PyList_CheckExact(a) && PyList_CheckExact(b));
+  if ((op == Py_EQ || op == Py_NE) && recorder.numbers.any() && sequences &&
       (recorder.numbers.holds(a) || recorder.numbers.holds(b)) && recorder.numbers.all_sizes(a) &&
       recorder.numbers.all_sizes(b)) {
     for (PyObject* o : {a, b})
       if (recorder.is_old(o)) recorder.contents(o);
-    const Py_ssize_t n = PyTuple_GET_SIZE(a);
-    bool equal = n == PyTuple_GET_SIZE(b);
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(a);
+    bool equal = n == PySequence_Fast_GET_SIZE(b);
     for (Py_ssize_t i = 0; equal && i < n; ++i) {
-      const Ref same = Ref::steal(compare(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i), Py_EQ));
-      if (!same) return nullptr;
-      equal = same.get() == Py_True;
+      const Ref x = Ref::borrow(PySequence_Fast_GET_ITEM(a, i)), y = Ref::borrow(PySequence_Fast_GET_ITEM(b, i));
+      if (x.get() == y.get()) continue;  // equal, whatever its __eq__ says
+      const Ref same = Ref::steal(compare(x.get(), y.get(), Py_EQ));
+      const int truth_of_it = same ? truth(same.get()) : -1;
+      if (truth_of_it < 0) return nullptr;
+      equal = truth_of_it == 1;
     }
     return PyBool_FromLong(equal == (op == Py_EQ));
   }
