@@ -131,6 +131,8 @@ PROGRAMS: dict[str, Callable[[T], object]] = {
     "list != list": lambda x: x + (1 if [x.shape[0], 3] != [7, 3] else 2),
     "list of tensors and sizes": lambda x: x + (1 if [x, x.shape[0]] == [x, x.size(0)] else 2),
     "tuple with a tensor": lambda x: x + (1 if (x, x.shape[0]) == (x, x.size(0)) else 2),
+    "shape == Size": lambda x: x + (1 if x.shape == torch.Size([x.shape[0], 8]) else 2),
+    "Size is a result": lambda x: (x.reshape(torch.Size((2, x.shape[0], 4))), torch.Size([x.shape[0] * 2])),
     "lists in lists": lambda x: x + (1 if [[x.shape[0]], 2] == [[x.shape[0] + 1], 2] else 2),
     "shape != shape": lambda x: x + (1 if x.shape != x[:5].shape else 2),
     "shape < shape": lambda x: x + (1 if x.shape < (6, 9) else 2),

@@ -186,6 +186,7 @@ bool only_moves(PyObject* f) {
         reinterpret_cast<PyObject*>(&PyType_Type),     reinterpret_cast<PyObject*>(&PySuper_Type),
         reinterpret_cast<PyObject*>(&PyReversed_Type), reinterpret_cast<PyObject*>(&PySlice_Type)};
     if (std::find(std::begin(kTypes), std::end(kTypes), f) != std::end(kTypes)) return true;
+    if (f == reinterpret_cast<PyObject*>(known_types().size)) return true;
     // Classes of Python code (but not subclasses of float and the like).
     auto* base = reinterpret_cast<PyTypeObject*>(f);
     if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
