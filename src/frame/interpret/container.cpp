@@ -392,8 +392,7 @@ PyObject* Interpreter::compare_by_kind(PyObject* a, PyObject* b, int op) {
     recorder.numbers.read(a);
     recorder.numbers.read(b);
   }
-  const bool sequences =
-      (is_tuple_or_size(a) && is_tuple_or_size(b)) || (PyList_CheckExact(a) && PyList_CheckExact(b));
+  const bool sequences = (is_tuple_or_size(a) && is_tuple_or_size(b)) || (PyList_CheckExact(a) && PyList_CheckExact(b));
   if ((op == Py_EQ || op == Py_NE) && recorder.numbers.any() && sequences &&
       (recorder.numbers.holds(a) || recorder.numbers.holds(b)) && recorder.numbers.all_sizes(a) &&
       recorder.numbers.all_sizes(b)) {
