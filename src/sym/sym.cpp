@@ -336,11 +336,6 @@ bool has_terms(const Sum& s, const Sum& terms, int64_t times) {
            return std::ranges::any_of(s.terms, [&](const Term& t) { return t.e == wanted.e && t.coef == coef; });
          });
 }
-void erase_terms(Sum& s, const Sum& terms) {
-  std::erase_if(s.terms, [&](const Term& t) {
-    return std::ranges::any_of(terms.terms, [&](const Term& one) { return one.e == t.e; });
-  });
-}
 
 // c*b*(x // b) + c*(x mod b)  ->  c*x, where c may be a product of sizes, and b a product or a sum.
 bool recombine(Sum& s) {
@@ -352,9 +347,11 @@ bool recombine(Sum& s) {
       const Expr x = factors[f].operands()[0], b = factors[f].operands()[1], others = product_without(factors, f);
       Sum partners = to_sum(others * b * floordiv(x, b));
       if (partners.terms.empty() || !has_terms(s, partners, term.coef)) continue;
-      if (std::ranges::any_of(partners.terms, [&](const Term& t) { return t.e == term.e; })) continue;
+      if (std::ranges::find(partners.terms, term.e, &Term::e) != partners.terms.end()) continue;
       partners.terms.push_back(term);
-      erase_terms(s, partners);
+      std::erase_if(s.terms, [&](const Term& t) {
+        return std::ranges::find(partners.terms, t.e, &Term::e) != partners.terms.end();
+      });
       add_into(s, others * x, term.coef);
       return true;
     }
@@ -594,9 +591,8 @@ bool in_zero_to(Expr e, Expr b) { return proven_le(Expr(0), e) && proven_lt(e, b
 // a // b and a mod b of sums: s0*(s1 - 3) + i // (s1 - 3) is s0 for an i below s1 - 3. nullopt: nothing is known.
 std::optional<Division> of_sums(Expr a, Expr b) {
   std::optional<Division> out = divide_by_sum(a, b);
-  if (!out) return std::nullopt;
   // (What is below b says that b is not 0.)
-  const bool holds = out->rest.is_const(0) ? may_divide(b) : in_zero_to(out->rest, b);
+  const bool holds = out && (out->rest.is_const(0) ? may_divide(b) : in_zero_to(out->rest, b));
   return holds ? out : std::nullopt;
 }
 
@@ -800,14 +796,13 @@ bool loops_over_sizes(Expr e) {
 // The same with what x // b lies between in its place, (x - b + 1) / b and x / b, times what makes that whole: that
 // s0 - 2*i is 2 and more for an i below s0 // 2.
 bool at_least_by_ends_of_quotients(Expr e, int64_t least) {
-  constexpr int kRounds = 3;  // quotients of quotients
-  constexpr int64_t kLargest = int64_t{1} << 20;
+  constexpr int64_t kLargest = int64_t{1} << 20, kRounds = 3;  // rounds: of quotients of quotients
   const auto divisor = [](const Term& t) {
     const bool is_quotient = t.e.kind() == Kind::kFloorDiv && t.e.operands()[1].is_const();
     return is_quotient ? t.e.operands()[1].value() : 0;
   };
   int64_t scale = 1;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int64_t round = 0; round < kRounds; ++round) {
     const Sum sum = to_sum(e);
     int64_t by = 1;
     bool any = false;
@@ -822,13 +817,9 @@ bool at_least_by_ends_of_quotients(Expr e, int64_t least) {
     if (!any || (scale *= by) > kLargest || std::abs(sum.constant) > kLargest) return false;
     Expr out = sum.constant * by;
     for (const Term& t : sum.terms) {
-      const int64_t b = divisor(t);
-      if (b == 0) {
-        out += Expr(t.coef * by) * t.e;
-      } else {
-        const Expr x = t.e.operands()[0];
-        out += Expr(t.coef * by / b) * (t.coef > 0 ? x - Expr(b - 1) : x);
-      }
+      const int64_t b = std::max<int64_t>(divisor(t), 1);
+      const Expr x = divisor(t) == 0 ? t.e : t.e.operands()[0];
+      out += Expr(t.coef * by / b) * (t.coef > 0 ? x - Expr(b - 1) : x);
     }
     e = lower_bound(out);
     if (e.range().lo > scale * (least - 1)) return true;
