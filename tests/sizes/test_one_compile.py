@@ -134,7 +134,7 @@ def test_operator_by_operator() -> None:
     """Backend "eager": the graph of one compile serves all sizes there, too, sizes from data and gradients included."""
     weight = torch.randn(4, 4, requires_grad=True)
 
-    def f(x: Tensor) -> Tensor:
+    def f(x: torch.Tensor) -> torch.Tensor:
         chosen = x[x > 0]
         return (x @ weight).sin()[: x.shape[0] // 2 + 1].sum(0) * x.shape[0] + chosen.sum()
 

@@ -504,8 +504,8 @@ def test_of_nothing_nothing_is_found(trains: bool) -> None:
     """The size is known to be 0 there: an index of so many elements into no rows is none out of range."""
 
     def f(x: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
-        chosen = x[x > 0]
-        return chosen * 2, x.masked_select(x < 0).sum(), x.nonzero(), torch.repeat_interleave(counts), x.detach().unique()
+        repeated = torch.repeat_interleave(counts)
+        return x[x > 0] * 2, x.masked_select(x < 0).sum(), x.nonzero(), repeated, x.detach().unique()
 
     compiled = flashover.compile(f, fullgraph=True)
     before = flashover.compile_stats()["eager_calls"]

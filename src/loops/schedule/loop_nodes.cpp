@@ -63,6 +63,24 @@ bool widens_memory(const graph::Graph& g, const Node& n) {
          g.type(n.outs[0]).dtype == DType::kF32;
 }
 
+// Weights of 8 and 4 bits: what is unpacked of them takes twice their memory or more, and as much longer to read; and a
+// step or two are not worth a second copy. (On a CPU unpacking them costs more than reading.)
+template <typename Loads>
+bool unpacks_narrow(const graph::Graph& g, const std::vector<int64_t>& numel, const Loads& loads, ValueId v,
+                    double cost) {
+  const auto bytes_of = [&](ValueId x) {
+    return static_cast<double>(numel[static_cast<size_t>(x)]) * info(g.type(x).dtype).bytes;
+  };
+  if (g.type(v).device.type == DeviceType::kCPU) return false;
+  double all = 0, narrow = 0;
+  for (ValueId l : loads) {
+    all += bytes_of(l);
+    if (const DType d = g.type(l).dtype; info(d).bytes == 1 && d != DType::kBool) narrow += bytes_of(l);
+  }
+  // (Scales take some: a hundredth of it with one for a row.)
+  return 2 * narrow > all && bytes_of(v) >= (cost <= 2 ? 0.95 : 1.9) * all;
+}
+
 // Reading memory at places that were read from memory goes lane by lane: not again for each row of a larger tensor (a
 // table of positions' biases, added to the scores of each window).
 bool looked_up_again(const TensorType& t, int64_t numel, double times) {
@@ -423,22 +441,6 @@ class LoopNodeBuilder {
            node_of(from).op->is_prim();
   }
 
-  // Weights of 8 and 4 bits: what is unpacked of them takes twice their memory or more, and as much longer to read; and
-  // a step or two are not worth a second copy. (On a CPU unpacking them costs more than reading.)
-  bool unpacks(ValueId v) const {
-    if (type(v).device.type == DeviceType::kCPU) return false;
-    double all = 0, narrow = 0;
-    for (ValueId l : loads_[v]) {
-      const DType dtype = type(l).dtype;
-      const double bytes = static_cast<double>(numel_[l]) * info(dtype).bytes;
-      all += bytes;
-      if (info(dtype).bytes == 1 && dtype != DType::kBool) narrow += bytes;
-    }
-    // (Scales take some: a hundredth of it with one for a row.)
-    const double least = cost_[v] <= 2 ? 0.95 : 1.9;
-    return 2 * narrow > all && static_cast<double>(numel_[v]) * info(type(v).dtype).bytes >= least * all;
-  }
-
   bool worth_realising(const Node& n, ValueId v, const std::vector<Use>& uses) {
     const double size = static_cast<double>(std::max<int64_t>(numel_[v], 1));
     double own = n.op->cost, points = 0, load_size = 0;
@@ -456,7 +458,7 @@ class LoopNodeBuilder {
     if (leaves_frozen && own > 0) {
       if (loads_[v].empty()) return cost_[v] >= 6;
       if (uses.size() == 1 && loads_[v].size() == 1 && widens_memory(g_, n)) return false;
-      if (uses.size() == 1 && points <= 2 * size && unpacks(v)) return false;
+      if (uses.size() == 1 && points <= 2 * size && unpacks_narrow(g_, numel_, loads_[v], v, cost_[v])) return false;
       return size <= std::max(2 * load_size, 65536.0);
     }
     if (looks_up_[v] && looked_up_again(type(v), numel_[v], points / size)) return true;
