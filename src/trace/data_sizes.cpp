@@ -55,13 +55,16 @@ Types results_of(const OpFacts& facts, const Stack& stack, size_t base, sym::Env
     out.sizes = {n, static_cast<int64_t>(x.rank())};
     // Eager finds the positions of each dimension one after the other. (On CUDA the stride of none of them is 1. To say so
     // would leave open how views of them lie.)
-    out.strides = {1, n};
+    const bool none = n.is_const(0) && x.device.type == DeviceType::kCUDA;
+    out.strides = {1, none ? sym::Expr(1) : n};
     return {out};
   }
   if (name == op::_unique2 || (name == op::unique_consecutive && stack[base + 3].isNone())) {
     const size_t first = name == op::_unique2 ? 2 : 1;
     const sym::Expr n = size_within(sizes, x.numel());
-    return {list_of(x, x.dtype, n), indices_like(x, flag(first)),
+    // (Of no elements CUDA's gives them unasked.)
+    const bool unasked = x.device.type == DeviceType::kCUDA && x.numel().is_const(0);
+    return {list_of(x, x.dtype, n), indices_like(x, flag(first) || unasked),
             list_of(x, DType::kI64, flag(first + 1) ? n : sym::Expr(0))};
   }
   if (name == op::repeat_interleave_Tensor && stack[base + 1].isNone() && x.rank() == 1)
