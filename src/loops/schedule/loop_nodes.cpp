@@ -66,8 +66,9 @@ bool widens_memory(const graph::Graph& g, const Node& n) {
 // Weights of 8 and 4 bits: what is unpacked of them takes twice their memory or more, and as much longer to read; and a
 // step or two are not worth a second copy. (On a CPU unpacking them costs more than reading.)
 template <typename Loads>
-bool unpacks_narrow(const graph::Graph& g, const std::vector<int64_t>& numel, const Loads& loads, ValueId v,
-                    double cost) {
+bool is_unpacked(const graph::Graph& g, const std::vector<int64_t>& numel, const Loads& loads, const Node& n,
+                 double cost) {
+  const ValueId v = n.outs[0];
   const auto bytes_of = [&](ValueId x) {
     return static_cast<double>(numel[static_cast<size_t>(x)]) * info(g.type(x).dtype).bytes;
   };
@@ -443,8 +444,7 @@ class LoopNodeBuilder {
 
   bool worth_realising(const Node& n, ValueId v, const std::vector<Use>& uses) {
     const double size = static_cast<double>(std::max<int64_t>(numel_[v], 1));
-    double own = n.op->cost, points = 0, load_size = 0;
-    if (is_window(n)) own = cost_[v];
+    double own = is_window(n) ? cost_[v] : n.op->cost, points = 0, load_size = 0;
     int big = 0;
     bool leaves_frozen = false;
     for (const Use& u : uses) {
@@ -457,8 +457,8 @@ class LoopNodeBuilder {
     }
     if (leaves_frozen && own > 0) {
       if (loads_[v].empty()) return cost_[v] >= 6;
-      if (uses.size() == 1 && loads_[v].size() == 1 && widens_memory(g_, n)) return false;
-      if (uses.size() == 1 && points <= 2 * size && unpacks_narrow(g_, numel_, loads_[v], v, cost_[v])) return false;
+      const bool widens = loads_[v].size() == 1 && widens_memory(g_, n), once = points <= 2 * size;
+      if (uses.size() == 1 && (widens || (once && is_unpacked(g_, numel_, loads_[v], n, cost_[v])))) return false;
       return size <= std::max(2 * load_size, 65536.0);
     }
     if (looks_up_[v] && looked_up_again(type(v), numel_[v], points / size)) return true;
