@@ -2,7 +2,6 @@
 #include "cpu_kernels/library_operators.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -32,11 +31,6 @@ std::optional<int64_t> number_at(Arguments a, size_t i) {
   return n ? std::optional(*n) : std::nullopt;
 }
 bool is_given(Arguments a, size_t i) { return i < a.size() && !std::holds_alternative<std::monostate>(a[i]); }
-
-bool is_float(const Plain& t) { return t.dtype == DType::kF32; }
-bool is_float_vector(const Plain* t, int64_t size) {
-  return !t || (is_float(*t) && t->rank() == 1 && t->size(0) == size && (size <= 1 || t->stride(0) == 1));
-}
 
 // Strides of a dense tensor whose dims lie in this order, the outermost first.
 List dense_in_order(std::span<const int64_t> sizes, std::span<const size_t> order) {
@@ -107,12 +101,7 @@ class Laid {
 // An activation by the name that oneDNN's operators have for it.
 struct LibraryActivation {
   Activation fused = Activation::kNone;
-  bool tanh = false;               // behind the kernel
-  std::string_view name() const {  // of our operators'
-    constexpr std::array<std::string_view, kActivations> kNames{"none", "relu",    "gelu",     "gelu_tanh",
-                                                                "silu", "sigmoid", "hardswish"};
-    return kNames[static_cast<size_t>(fused)];
-  }
+  bool tanh = false;  // behind the kernel
 };
 std::optional<LibraryActivation> library_activation(std::string_view name, std::string_view algorithm) {
   if (name.empty() || name == "none") return LibraryActivation{};
@@ -191,7 +180,7 @@ int64_t packed_convolution_elements(Arguments a) {
 Wrong call_reorder_convolution(Arguments a, Results r) {
   const Plain* weight = tensor_at(a, 0);
   const int64_t elements = packed_convolution_elements(a);
-  if (elements < 0 || r.size() != 1 || !is_float(*weight) || !is_float(r[0]) || !r[0].is_dense() ||
+  if (elements < 0 || r.size() != 1 || !is_f32(*weight) || !is_f32(r[0]) || !r[0].is_dense() ||
       r[0].numel() != elements)
     return kWrongConvolution;
   const ConvolutionShape s = *shape_of(weight->sizes, *number_at(a, 4));
@@ -204,7 +193,7 @@ Wrong call_reorder_convolution(Arguments a, Results r) {
 
 std::optional<ConvolutionShape> packed_shape(const Plain& packed) {
   PackedHeader h{};
-  if (!is_float(packed) || !packed.is_dense() || packed.numel() < kHeaderNumbers) return std::nullopt;
+  if (!is_f32(packed) || !packed.is_dense() || packed.numel() < kHeaderNumbers) return std::nullopt;
   std::memcpy(&h, packed.data, sizeof h);
   if (!is_count(h.groups, 1) || h.in % h.groups != 0) return std::nullopt;
   const auto s = shape_of(List{h.out, h.in / h.groups, h.kernel[0], h.kernel[1], h.kernel[2]}, h.groups);
@@ -221,8 +210,8 @@ struct ConvolutionCall {
 Wrong convolve(const ConvolutionCall& call, ConvolutionShape s, const float* panels, const Plain& out) {
   const Plain& x = *call.x;
   const auto rank = static_cast<size_t>(x.rank());
-  if (rank < 3 || rank > 2 + kSpatial || !is_float(x) || !is_float(out) || out.rank() != x.rank() ||
-      x.size(1) != s.in || out.size(1) != s.out || out.size(0) != x.size(0) || !is_float_vector(call.bias, s.out))
+  if (rank < 3 || rank > 2 + kSpatial || !is_f32(x) || !is_f32(out) || out.rank() != x.rank() || x.size(1) != s.in ||
+      out.size(1) != s.out || out.size(0) != x.size(0) || !is_vector(call.bias, s.out))
     return kWrongConvolution;
   const size_t dims = rank - 2;
   const auto stride = spatial_of(call.stride, dims, 1, 1), padding = spatial_of(call.padding, dims, 0, 0),
@@ -278,7 +267,7 @@ Wrong call_convolution(Arguments a, Results r) {
   const auto groups = number_at(a, 8);
   const bool* transposed = a.size() == 9 ? std::get_if<bool>(&a[6]) : nullptr;
   const auto s = weight && groups ? shape_of(weight->sizes, *groups) : std::nullopt;
-  if (!x || !s || !transposed || *transposed || r.size() != 1 || !is_float(*weight) || x->rank() != weight->rank() ||
+  if (!x || !s || !transposed || *transposed || r.size() != 1 || !is_f32(*weight) || x->rank() != weight->rank() ||
       (is_given(a, 2) && !tensor_at(a, 2)))
     return kWrongConvolution;
   std::vector<float> panels(static_cast<size_t>(packed_elements(*s)));
@@ -304,7 +293,7 @@ Wrong call_flash_attention(Arguments a, Results r) {
   std::vector<Plain> operands;
   for (const Plain* t : {q, k, v, mask}) {
     if (!t) continue;
-    if (!is_float(*t)) return "attention: wrong arguments";
+    if (!is_f32(*t)) return "attention: wrong arguments";
     const bool lies = t->rank() > 0 && (t->size(-1) <= 1 || t->stride(-1) == 1);
     laid.push_back(Laid::read(*t, lies ? List(t->strides.begin(), t->strides.end())
                                        : dense_in_order(t->sizes, row_order(static_cast<size_t>(t->rank())))));
@@ -322,10 +311,10 @@ Wrong call_flash_attention(Arguments a, Results r) {
 
 // x times b, in any strides; x and b of two dims, or three.
 Wrong multiply(const Plain& x, const Plain& b, const Plain* added, LibraryActivation activation, const Plain& out) {
-  if (!is_float(x) || !is_float(b) || !is_float(out)) return "product: f32 alone";
+  if (!is_f32(x) || !is_f32(b) || !is_f32(out)) return "product: f32 alone";
   const Laid to(out, dense_in_order(out.sizes, row_order(static_cast<size_t>(out.rank()))));
   const Plain result{to.data(), out.dtype, out.sizes, to.strides()};
-  const Wrong wrong = product(x, b, added, activation.name(), false, result);
+  const Wrong wrong = product(x, b, added, name_of(activation.fused), false, result);
   if (!wrong.empty()) return wrong;
   if (activation.tanh) take_tanh(to.data(), out.numel());
   to.write_back(out);
@@ -367,7 +356,7 @@ Wrong call_reorder_linear(Arguments a, Results r) {
 // x [..., inner] as a matrix, times packed panels.
 Wrong multiply_packed(const Plain& x, const Plain& packed, const Plain* bias, LibraryActivation activation,
                       const Plain& out) {
-  if (!is_float(x) || !is_float(out) || x.rank() < 1 || out.rank() != x.rank() || out.size(-1) < 1 || x.size(-1) < 1)
+  if (!is_f32(x) || !is_f32(out) || x.rank() < 1 || out.rank() != x.rank() || out.size(-1) < 1 || x.size(-1) < 1)
     return kWrongProduct;
   const auto rows_of = [](const Plain& t) { return t.numel() / t.size(-1); };
   const auto rows_first = [](const Plain& t) {
@@ -378,7 +367,7 @@ Wrong multiply_packed(const Plain& x, const Plain& packed, const Plain* bias, Li
   const List sizes{rows_of(x), x.size(-1)}, strides{x.size(-1), 1}, out_sizes{rows_of(out), out.size(-1)},
       out_strides{out.size(-1), 1};
   const Wrong wrong = panel_linear({from.data(), x.dtype, sizes, strides}, packed, bias, nullptr, out.size(-1),
-                                   activation.name(), {to.data(), out.dtype, out_sizes, out_strides});
+                                   name_of(activation.fused), {to.data(), out.dtype, out_sizes, out_strides});
   if (!wrong.empty()) return wrong;
   if (activation.tanh) take_tanh(to.data(), out.numel());
   to.write_back(out);

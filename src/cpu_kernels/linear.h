@@ -14,6 +14,7 @@ bool has_amx_bf16();  // the processor has it and the system lets this process u
 enum class Activation : uint8_t { kNone, kRelu, kGelu, kGeluTanh, kSilu, kSigmoid, kHardswish };
 constexpr int kActivations = 7;
 std::optional<Activation> activation_named(std::string_view name);  // "none", "relu", "gelu", "gelu_tanh", ...
+std::string_view name_of(Activation activation);
 
 // Packed: panels of 32 columns; in a panel, blocks of 32 of the inner dim; in a block, two tiles of 16 columns, each 16
 // rows of (column, pair of inner elements).

@@ -108,20 +108,13 @@ class Task {
           std::memcpy(packed_ + c * deep + i * kPanel, line + c, kPanel * sizeof(float));
       }
     } else {
-      for (int64_t c = 0; c < whole; c += kPanel)
-        pack_columns(from + c * p_.b_column, kPanel, deep, packed_ + c * deep);
+      for (int64_t c = 0; c < whole; c += kPanel) pack_columns(from, c, kPanel, deep);
     }
-    if (const int64_t left = end - column - whole; left > 0) {
-      float* const to = packed_ + whole * deep;
-      std::fill(to, to + kPanel * deep, 0.f);
-      pack_columns(from + whole * p_.b_column, left, deep, to);
-    }
+    if (const int64_t left = end - column - whole; left > 0) pack_columns(from, whole, left, deep);
   }
 
-  void pack_columns(const float* from, int64_t columns, int64_t deep, float* to) const {
-    if (p_.b_inner == 1) return kernels_.transpose(from, p_.b_column, columns, deep, to, kPanel);
-    for (int64_t i = 0; i < deep; ++i)
-      for (int64_t c = 0; c < columns; ++c) to[i * kPanel + c] = from[i * p_.b_inner + c * p_.b_column];
+  void pack_columns(const float* from, int64_t first, int64_t columns, int64_t deep) {
+    pack_panel(from + first * p_.b_column, p_.b_column, p_.b_inner, columns, deep, packed_ + first * deep);
   }
 
   // Rows [first, last) of a from element k on, one behind the other.

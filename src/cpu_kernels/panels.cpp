@@ -85,18 +85,23 @@ void take_panels(const PanelLinear& l, int64_t group, int64_t first, int64_t las
   }
 }
 
+void pack_panel(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
+                float* panel) {
+  if (columns < kPanel) std::fill(panel, panel + kPanel * inner, 0.f);
+  if (const VectorKernels* kernels = vector_kernels(); kernels && inner_stride == 1)
+    return kernels->transpose(weight, column_stride, columns, inner, panel, kPanel);
+  constexpr int64_t kTogether = 64;  // elements of the inner dim whose lines stay in L1
+  for (int64_t k = 0; k < inner; k += kTogether)
+    for (int64_t c = 0; c < columns; ++c)
+      for (int64_t i = k; i < std::min(k + kTogether, inner); ++i)
+        panel[i * kPanel + c] = weight[c * column_stride + i * inner_stride];
+}
+
 void pack_panels(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                  float* packed) {
   in_parallel(ceil_div(columns, kPanel), [&](int64_t panel) {
-    float* const to = packed + panel * kPanel * inner;
-    const float* const from = weight + panel * kPanel * column_stride;
-    const int64_t here = std::min(kPanel, columns - panel * kPanel);
-    if (here < kPanel) std::fill(to, to + kPanel * inner, 0.f);
-    constexpr int64_t kTogether = 64;  // elements of the inner dim whose lines stay in L1
-    for (int64_t k = 0; k < inner; k += kTogether)
-      for (int64_t c = 0; c < here; ++c)
-        for (int64_t i = k; i < std::min(k + kTogether, inner); ++i)
-          to[i * kPanel + c] = from[c * column_stride + i * inner_stride];
+    pack_panel(weight + panel * kPanel * column_stride, column_stride, inner_stride,
+               std::min(kPanel, columns - panel * kPanel), inner, packed + panel * kPanel * inner);
   });
 }
 

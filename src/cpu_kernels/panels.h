@@ -14,6 +14,9 @@ namespace flashover::cpu {
 
 constexpr int64_t kInnerChunk = 128;
 inline int64_t panel_elements(int64_t columns, int64_t inner) { return ceil_div(columns, kPanel) * kPanel * inner; }
+// One panel of so many columns.
+void pack_panel(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
+                float* panel);
 void pack_panels(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                  float* packed);
 

@@ -117,10 +117,8 @@ void multiply_rows(const float* x, int64_t x_stride, const float* w, int64_t w_s
 template <int R>
 void multiply_few(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t columns, int64_t inner,
                   float* c, int64_t c_stride) {
-  constexpr int kSums = kRows == 14 || kLanes == 4 ? 16 : 8, kColumns = R * 8 <= kSums   ? 8
-                                                                        : R * 4 <= kSums ? 4
-                                                                        : R * 2 <= kSums ? 2
-                                                                                         : 1;
+  constexpr int kSums = kRows == 14 || kLanes == 4 ? 16 : 8;
+  constexpr int kColumns = std::min(8, static_cast<int>(std::bit_floor(static_cast<unsigned>(kSums / R))));
   int64_t n = 0;
   for (; n + kColumns <= columns; n += kColumns)
     multiply_rows<R, kColumns>(x, x_stride, w + n * w_stride, w_stride, inner, c + n, c_stride);

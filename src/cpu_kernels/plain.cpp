@@ -37,13 +37,14 @@ bool Plain::is_dense() const {
 namespace {
 
 bool has_dense_last_dim(const Plain& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
+const float* numbers_of(const Plain* t) { return t ? t->as<const float>() : nullptr; }
+
+}  // namespace
+
 bool is_f32(const Plain& t) { return t.dtype == DType::kF32; }
 bool is_vector(const Plain* t, int64_t size) {
   return !t || (is_f32(*t) && t->rank() == 1 && t->size(0) == size && has_dense_last_dim(*t));
 }
-const float* numbers_of(const Plain* t) { return t ? t->as<const float>() : nullptr; }
-
-}  // namespace
 
 Wrong pack_panels(const Plain& weight, const Plain& packed) {
   if (!vector_kernels() || weight.rank() != 2 || !is_f32(weight) || !is_f32(packed) || !packed.is_dense() ||

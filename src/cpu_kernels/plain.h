@@ -30,6 +30,9 @@ struct Plain {
     return static_cast<T*>(data);
   }
 };
+bool is_f32(const Plain& t);
+bool is_vector(const Plain* t, int64_t size);  // of so many f32 numbers side by side, or null
+
 // What is wrong; empty: it is done. Tensors that are pointers may be null.
 using Wrong = std::string_view;
 

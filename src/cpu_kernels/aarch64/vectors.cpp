@@ -2,6 +2,7 @@
 #include "cpu_kernels/vectors.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 

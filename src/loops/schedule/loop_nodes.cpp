@@ -65,9 +65,8 @@ bool widens_memory(const graph::Graph& g, const Node& n) {
 
 // Weights of 8 and 4 bits: what is unpacked of them takes twice their memory or more, and as much longer to read; and a
 // step or two are not worth a second copy. (On a CPU unpacking them costs more than reading.)
-template <typename Loads>
-bool is_unpacked(const graph::Graph& g, const std::vector<int64_t>& numel, const Loads& loads, const Node& n,
-                 double cost) {
+bool is_unpacked(const graph::Graph& g, const std::vector<int64_t>& numel, const std::vector<ValueId>& loads,
+                 const Node& n, double cost) {
   const ValueId v = n.outs[0];
   const auto bytes_of = [&](ValueId x) {
     return static_cast<double>(numel[static_cast<size_t>(x)]) * info(g.type(x).dtype).bytes;
