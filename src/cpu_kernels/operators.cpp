@@ -32,6 +32,7 @@
 #include "cpu_kernels/flex.h"
 #include "cpu_kernels/linear.h"
 #include "cpu_kernels/operators.h"
+#include "cpu_kernels/panel_product.h"
 #include "cpu_kernels/panels.h"
 #include "cpu_kernels/plain.h"
 #include "cpu_kernels/product.h"
@@ -650,12 +651,14 @@ std::tuple<at::Tensor, at::Tensor> convolution_backward_by_size_op(const at::Ten
   return {std::move(input_gradient), std::move(weight_gradient)};
 }
 
-// ---- convolutions of few points: products over rows of all that a result reads (bf16, images channels last)
+// ---- convolutions of few points: products over rows of all that a result reads (bf16 with AMX; f32: the convolution
+// itself, which does without a packed weight), images channels last
 
 using HalfProduct = ProductOf<uint16_t>;
 
-at::Tensor image_last(int64_t batch, int64_t channels, int64_t height, int64_t width) {
-  at::Tensor t = dense({batch, height, width, channels}, at::kBFloat16);
+at::Tensor image_last(int64_t batch, int64_t channels, int64_t height, int64_t width,
+                      at::ScalarType dtype = at::kBFloat16) {
+  at::Tensor t = dense({batch, height, width, channels}, dtype);
   const std::vector<int64_t> sizes{batch, channels, height, width};
   t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, {height * width * channels, 1, width * channels, channels});
   return t;
@@ -669,46 +672,65 @@ Unfold unfold_of(Ints image, Ints weight, Ints out, Ints stride, Ints padding, I
     u.size[d] = image[d + 2], u.out_size[d] = out[d + 2], u.kernel[d] = weight[d + 2];
     u.stride[d] = stride[d], u.padding[d] = padding[d], u.dilation[d] = dilation[d];
   }
-  TORCH_CHECK(u.taps() <= kMostTaps && has_amx_bf16(), "unfolded convolution: not here");
+  TORCH_CHECK(u.taps() <= kMostTaps, "unfolded convolution: too many taps");
   return u;
 }
-const uint16_t* lying_last(const at::Tensor& t) {
-  TORCH_CHECK(t.scalar_type() == at::kBFloat16 && t.is_contiguous(at::MemoryFormat::ChannelsLast),
+template <typename T>
+constexpr at::ScalarType kTypeOf = std::is_same_v<T, float> ? at::kFloat : at::kBFloat16;
+template <typename T>
+void check_unfolded() {
+  TORCH_CHECK((std::is_same_v<T, float> ? vector_kernels() != nullptr : has_amx_bf16()),
+              "unfolded convolution: not on this processor");
+}
+template <typename T = uint16_t>
+const T* lying_last(const at::Tensor& t) {
+  check_unfolded<T>();
+  TORCH_CHECK(t.scalar_type() == kTypeOf<T> && t.is_contiguous(at::MemoryFormat::ChannelsLast),
               "unfolded convolution: wrong image");
-  return elements<uint16_t>(t);
+  return elements<T>(t);
 }
-const uint16_t* lying_dense(const at::Tensor& t) {
-  TORCH_CHECK(t.scalar_type() == at::kBFloat16 && t.is_contiguous(), "unfolded convolution: wrong weight");
-  return elements<uint16_t>(t);
+template <typename T = uint16_t>
+const T* lying_dense(const at::Tensor& t) {
+  TORCH_CHECK(t.scalar_type() == kTypeOf<T> && t.is_contiguous(), "unfolded convolution: wrong weight");
+  return elements<T>(t);
 }
+template <typename T = uint16_t>
 at::Tensor unfolded(const Unfold& u, const at::Tensor& image) {
-  at::Tensor rows = dense({u.rows(), u.width()}, at::kBFloat16);
-  unfold(u, lying_last(image), static_cast<uint16_t*>(rows.mutable_data_ptr()));
+  at::Tensor rows = dense({u.rows(), u.width()}, kTypeOf<T>);
+  unfold(u, lying_last<T>(image), static_cast<T*>(rows.mutable_data_ptr()));
   return rows;
 }
+void multiply(const HalfProduct& p) { product(p); }
+void multiply(const ProductOf<float>& p) { panel_product(p); }
 
-at::Tensor unfolded_convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                                   Ints stride, Ints padding, Ints dilation) {
+template <typename T>
+at::Tensor unfolded_convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                Ints stride, Ints padding, Ints dilation) {
   const std::vector<int64_t> sizes = aten::convolved_sizes(x.sizes(), weight.sizes(), stride, padding, dilation);
   const Unfold u = unfold_of(x.sizes(), weight.sizes(), sizes, stride, padding, dilation);
-  TORCH_CHECK(!bias || (bias->scalar_type() == at::kBFloat16 && bias->numel() == sizes[1] && bias->is_contiguous()),
+  TORCH_CHECK(!bias || (bias->scalar_type() == kTypeOf<T> && bias->numel() == sizes[1] && bias->is_contiguous()),
               "unfolded convolution: wrong bias");
-  const at::Tensor rows = unfolded(u, x);
-  at::Tensor out = image_last(sizes[0], sizes[1], sizes[2], sizes[3]);
-  product(HalfProduct{.a = elements<uint16_t>(rows),
-                      .a_row = u.width(),
-                      .a_inner = 1,
-                      .b = lying_dense(weight),
-                      .b_inner = 1,
-                      .b_column = u.width(),
-                      .added = bias ? elements<uint16_t>(*bias) : nullptr,
-                      .added_column = 1,
-                      .out = static_cast<uint16_t*>(out.mutable_data_ptr()),
-                      .batch = 1,
-                      .rows = u.rows(),
-                      .inner = u.width(),
-                      .columns = sizes[1]});
+  const at::Tensor rows = unfolded<T>(u, x);
+  at::Tensor out = image_last(sizes[0], sizes[1], sizes[2], sizes[3], kTypeOf<T>);
+  multiply(ProductOf<T>{.a = elements<T>(rows),
+                        .a_row = u.width(),
+                        .a_inner = 1,
+                        .b = lying_dense<T>(weight),
+                        .b_inner = 1,
+                        .b_column = u.width(),
+                        .added = bias ? elements<T>(*bias) : nullptr,
+                        .added_column = 1,
+                        .out = static_cast<T*>(out.mutable_data_ptr()),
+                        .batch = 1,
+                        .rows = u.rows(),
+                        .inner = u.width(),
+                        .columns = sizes[1]});
   return out;
+}
+at::Tensor unfolded_convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                   Ints stride, Ints padding, Ints dilation) {
+  return (x.scalar_type() == at::kFloat ? unfolded_convolution<float> : unfolded_convolution<uint16_t>)(
+      x, weight, bias, stride, padding, dilation);
 }
 
 at::Tensor unfolded_input_gradient_op(const at::Tensor& grad, const at::Tensor& weight, Ints input, Ints stride,

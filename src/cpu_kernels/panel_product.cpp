@@ -169,23 +169,37 @@ class Task {
   float *packed_, *rows_;
 };
 
-// Few rows: the time is reading b, whose columns lie one behind the other.
+// Few rows, whose elements lie one behind the other as b's columns do: nothing is worth packing. (In a short inner dim
+// adding up the lanes of the sums takes too much.)
 bool has_few_rows(const ProductOf<float>& p) {
-  return p.rows <= VectorKernels::kFewRows && (p.inner <= 1 || (p.a_inner == 1 && p.b_inner == 1)) && p.inner >= kPanel;
+  constexpr int64_t kMostRows = 127, kMemoryBound = 8, kLong = 192;
+  return (p.inner <= 1 || (p.a_inner == 1 && p.b_inner == 1)) && p.inner >= kPanel &&
+         p.rows <= (p.inner < kLong ? kMemoryBound : kMostRows);
 }
 
+// Some columns at a time, whose part of b stays in L2 while the rows pass, and of the inner dim what lets a few rows stay
+// in L1. How the sums are made depends on the inner dim alone.
 void multiply_few(const ProductOf<float>& p, const VectorKernels& kernels) {
-  constexpr int64_t kColumns = 32, kPicoseconds = 250;  // a number, at 16 GB/s
-  const int64_t parts = ceil_div(p.columns, kColumns);
-  const auto multiply = kernels.multiply_few[p.rows - 1];
-  share_parts(p.batch * parts, p.batch * p.columns * p.inner * kPicoseconds, [&](int64_t begin, int64_t end) {
-    alignas(64) float c[VectorKernels::kFewRows * kColumns];
+  constexpr int64_t kColumns = 32, kDeepest = 1024, kPicoseconds = 250;  // a number of b, at 16 GB/s
+  const int64_t parts = ceil_div(p.columns, kColumns), chunks = ceil_div(p.inner, kDeepest);
+  const int64_t deep = ceil_div(ceil_div(p.inner, chunks), kPanel) * kPanel;
+  const int64_t tile = kernels.rows_together;
+  const int64_t tiles = ceil_div(p.rows, tile), times = std::max<int64_t>(1, p.rows / 8);
+  share_parts(p.batch * parts, p.batch * p.columns * p.inner * kPicoseconds * times, [&](int64_t begin, int64_t end) {
+    const auto c = static_cast<float*>(scratch(static_cast<size_t>(p.rows * kColumns) * sizeof(float)));
     for (int64_t part = begin; part < end; ++part) {
       const int64_t i = part / parts, column = part % parts * kColumns,
                     columns = std::min(kColumns, p.columns - column);
-      multiply(p.a + i * p.a_batch, p.a_row, p.b + i * p.b_batch + column * p.b_column, p.b_column, columns, p.inner, c,
-               kColumns);
-      finish_tile(p, kernels, c, kColumns, {i, 0, p.rows, column, columns}, true, true);
+      const float *const a = p.a + i * p.a_batch, *const b = p.b + i * p.b_batch + column * p.b_column;
+      for (int64_t k = 0; k < p.inner; k += deep)
+        for (int64_t t = 0; t < tiles; ++t) {  // as equal as can be
+          const int64_t from = p.rows * t / tiles, rows = p.rows * (t + 1) / tiles - from;
+          kernels.multiply_few[rows - 1](a + from * p.a_row + k, p.a_row, b + k, p.b_column, columns,
+                                         std::min(deep, p.inner - k), k > 0, c + from * kColumns, kColumns);
+        }
+      for (int64_t row = 0; row < p.rows; row += tile)
+        finish_tile(p, kernels, c + row * kColumns, kColumns, {i, row, std::min(tile, p.rows - row), column, columns},
+                    true, true);
     }
   });
 }

@@ -64,6 +64,7 @@ void finish_tile(const float* c, int64_t c_stride, int64_t rows, int64_t columns
   }
 }
 
+constexpr int kSums = kRows == 14 || kLanes == 4 ? 24 : 12;  // of vectors, beside what is multiplied, in registers
 using Row = float __attribute__((vector_size(4 * kLanes)));
 using Lane = int32_t __attribute__((vector_size(4 * kLanes)));
 
@@ -78,6 +79,33 @@ inline float sum_of_lanes(Vec x) {
   return row[0];
 }
 
+// The sums of the lanes of four vectors: neighbours first, so that each step has half as many vectors to add.
+inline void sum_lanes_of_four(const Vec (&x)[4], float* out, bool more) {
+  Row row[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) std::memcpy(&row[i], &x[i], sizeof(Row));
+  Lane lane;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  const Lane first = lane & 1, second = lane & 2;
+  // Lanes 2i and 2i + 1: of one vector's pair of lanes, and of the other's.
+  const Lane even = (lane & ~1) + first * kLanes;
+  const auto pairs = [&](const Row& a, const Row& b) __attribute__((always_inline)) {
+    return __builtin_shuffle(a, b, even) + __builtin_shuffle(a, b, even + 1);
+  };
+  const Row ab = pairs(row[0], row[1]), cd = pairs(row[2], row[3]);
+  // Of each four lanes: those of ab, then those of cd.
+  const Lane fours = (lane & ~3) + first + second / 2 * kLanes;
+  Row sum = __builtin_shuffle(ab, cd, fours) + __builtin_shuffle(ab, cd, fours + 2);
+#pragma GCC unroll 4
+  for (int step = kLanes / 2; step >= 4; step /= 2) sum += __builtin_shuffle(sum, lane ^ step);
+  using Four = float __attribute__((vector_size(16), aligned(4)));
+  Four result;
+  std::memcpy(&result, &sum, sizeof result);
+  if (more) result += *reinterpret_cast<const Four*>(out);
+  *reinterpret_cast<Four*>(out) = result;
+}
+
 // Elements k and those behind it, `left` of them where that is less than a vector.
 template <int R, int C, bool whole>
 inline __attribute__((always_inline)) void multiply_lanes(const float* x, int64_t x_stride, const float* w,
@@ -88,7 +116,7 @@ inline __attribute__((always_inline)) void multiply_lanes(const float* x, int64_
 #pragma GCC unroll 8
   for (int n = 0; n < C; ++n) {
     const float* const from = w + n * w_stride;
-    __builtin_prefetch(from + C * w_stride, 0, 2);  // of the rows that are next
+    if constexpr (R < 3) __builtin_prefetch(from + C * w_stride, 0, 2);  // of the rows that are next
     const Vec line = whole ? load(from) : load_first(from, left);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) sum[r][n] = fma(row[r], line, sum[r][n]);
@@ -97,8 +125,8 @@ inline __attribute__((always_inline)) void multiply_lanes(const float* x, int64_
 
 // c[r][n] = row r of x times row n of w, for R and C of them: each number of w is read once, and nothing is packed.
 template <int R, int C>
-void multiply_rows(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t inner, float* c,
-                   int64_t c_stride) {
+void multiply_rows(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t inner, bool more,
+                   float* c, int64_t c_stride) {
   Vec sum[R][C];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
@@ -108,21 +136,28 @@ void multiply_rows(const float* x, int64_t x_stride, const float* w, int64_t w_s
   for (; k + kLanes <= inner; k += kLanes) multiply_lanes<R, C, true>(x + k, x_stride, w + k, w_stride, kLanes, sum);
   if (k < inner) multiply_lanes<R, C, false>(x + k, x_stride, w + k, w_stride, inner - k, sum);
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
+  for (int r = 0; r < R; ++r) {
+    float* const to = c + r * c_stride;
+    if constexpr (C % 4 == 0) {
+#pragma GCC unroll 2
+      for (int n = 0; n < C; n += 4)
+        sum_lanes_of_four({sum[r][n], sum[r][n + 1], sum[r][n + 2], sum[r][n + 3]}, to + n, more);
+    } else {
 #pragma GCC unroll 8
-    for (int n = 0; n < C; ++n) c[r * c_stride + n] = sum_of_lanes(sum[r][n]);
+      for (int n = 0; n < C; ++n) to[n] = sum_of_lanes(sum[r][n]) + (more ? to[n] : 0.f);
+    }
+  }
 }
 
 // As many columns at a time as there are registers for.
 template <int R>
 void multiply_few(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t columns, int64_t inner,
-                  float* c, int64_t c_stride) {
-  constexpr int kSums = kRows == 14 || kLanes == 4 ? 16 : 8;
-  constexpr int kColumns = std::min(8, static_cast<int>(std::bit_floor(static_cast<unsigned>(kSums / R))));
+                  bool more, float* c, int64_t c_stride) {
+  constexpr int kMost = kSums / R, kColumns = kMost >= 8 ? 8 : kMost >= 4 ? 4 : kMost >= 2 ? 2 : 1;
   int64_t n = 0;
   for (; n + kColumns <= columns; n += kColumns)
-    multiply_rows<R, kColumns>(x, x_stride, w + n * w_stride, w_stride, inner, c + n, c_stride);
-  for (; n < columns; ++n) multiply_rows<R, 1>(x, x_stride, w + n * w_stride, w_stride, inner, c + n, c_stride);
+    multiply_rows<R, kColumns>(x, x_stride, w + n * w_stride, w_stride, inner, more, c + n, c_stride);
+  for (; n < columns; ++n) multiply_rows<R, 1>(x, x_stride, w + n * w_stride, w_stride, inner, more, c + n, c_stride);
 }
 
 // to[j * to_stride + i] = from[i * stride + j]: blocks of kLanes by kLanes in registers, where in step s each pair of

@@ -305,13 +305,15 @@ std::string_view missing_for(std::string_view op) {
   constexpr std::string_view kOwn = "flashover.";
   if (!op.starts_with(kOwn)) return {};
   op.remove_prefix(kOwn.size());
-  constexpr std::string_view kAmx[] = {"pack_linear.", "packed_linear.", "unfolded_"};
+  constexpr std::string_view kAmx[] = {"pack_linear.", "packed_linear.", "unfolded_input_gradient.",
+                                        "unfolded_weight_gradient."};
   constexpr std::string_view kAvx512[] = {"attention", "convolution.", "convolution_input_", "convolution_weight_"};
   const auto is_one_of = [&](std::span<const std::string_view> names) {
     return std::ranges::any_of(names, [&](std::string_view n) { return op.starts_with(n); });
   };
   if (is_one_of(kAmx) && !has_amx_bf16()) return "amx_bf16";
-  if (op.starts_with("product.") && !has_amx_bf16() && !vector_kernels()) return "avx2";
+  if ((op.starts_with("product.") || op.starts_with("unfolded_convolution.")) && !has_amx_bf16() && !vector_kernels())
+    return "avx2";
   return is_one_of(kAvx512) && !has_avx512() ? "avx512" : "";
 }
 

@@ -15,6 +15,7 @@ VectorKernels make_vector_kernels() {
                  finish_tile<lane_silu>, finish_tile<lane_sigmoid>, finish_tile<lane_hardswish>},
       .multiply_few = {multiply_few<1>, multiply_few<2>, multiply_few<3>, multiply_few<4>, multiply_few<5>,
                        multiply_few<6>, multiply_few<7>, multiply_few<8>},
+      .rows_together = kSums / 4,
       .transpose = transpose_lines,
       .depthwise = {sum_panels<sum_taps<1>>, sum_panels<sum_taps<2>>, sum_panels<sum_taps<3>>, sum_panels<sum_taps<4>>},
       .depthwise_of = {{{sum_panels<sum_rows<4, 3, 1>>, sum_panels<sum_rows<8, 3, 1>>},

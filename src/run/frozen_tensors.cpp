@@ -5,8 +5,10 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
+#include "plan/lifetimes.h"
 #include "run/cuda/aligned_inputs.h"
 #include "run/cuda/record.h"
 #include "run/cuda/stream.h"
@@ -70,6 +72,45 @@ std::optional<Missing> find_missing(const Program& p, const std::vector<at::Tens
   return m;
 }
 
+// By TensorId: the first and the last of the instructions that touch its memory, -1 for none.
+std::vector<plan::Lifetime> lifetimes_over(const Program& p, const std::vector<Instruction>& instructions) {
+  std::vector<plan::Lifetime> lives(p.plan.tensors.size());
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    const auto touch = [&](TensorId t) {
+      plan::Lifetime& l = lives[p.roots[t]];
+      if (l.first < 0) l.first = static_cast<int32_t>(i);
+      l.last = static_cast<int32_t>(i);
+    };
+    plan::for_each_read(*instructions[i].step, touch);
+    plan::for_each_write(*instructions[i].step, touch);
+  }
+  return lives;
+}
+
+// Each tensor's memory is there from the first instruction that touches it to the last, and for good if it is kept:
+// weights with norms in them are as large as the weights, and would lie beside their packed copies.
+void walk_frozen(const std::vector<Instruction>& instructions, const std::vector<TensorId>& allocated, Run& run) {
+  const Program& p = run.program;
+  const std::vector<plan::Lifetime> lives = lifetimes_over(p, instructions);
+  std::vector<bool> kept(lives.size());
+  for (TensorId t : p.frozen.kept) kept[p.roots[t]] = true;
+  std::vector<std::vector<TensorId>> made(instructions.size()), dropped(instructions.size());
+  for (TensorId t : allocated) made[static_cast<size_t>(std::max(0, lives[t].first))].push_back(t);
+  for (size_t t = 0; t < lives.size(); ++t)
+    if (const plan::Lifetime& l = lives[p.roots[t]]; l.last >= 0 && !kept[p.roots[t]])
+      dropped[static_cast<size_t>(l.last)].push_back(static_cast<TensorId>(t));
+  std::vector<at::Tensor>& tensors = *run.frozen;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    for (TensorId t : made[i]) {
+      if (!tensors[t].defined()) tensors[t] = p.shapes[t].empty();
+      if (p.plan.tensors[t].type.wrapped_number) tensors[t].unsafeGetTensorImpl()->set_wrapped_number(true);
+      patch_late(p, run.frame, t, tensors[t]);
+    }
+    walk({instructions[i]}, run);
+    for (TensorId t : dropped[i]) tensors[t] = at::Tensor();
+  }
+}
+
 void compute(const Program& p, CallFrame& frame, c10::TensorImpl* const* inputs, cuda::Stream stream, Frozen& made) {
   c10::InferenceMode normal(false);
   c10::impl::ExcludeDispatchKeyGuard below(kBelowAutograd);
@@ -81,12 +122,9 @@ void compute(const Program& p, CallFrame& frame, c10::TensorImpl* const* inputs,
   if (p.frozen.block_bytes > 0 && !missing) pack_into_block(p, tensors);
   for (TensorId t : p.frozen.kept)  // those that were supplied: kernels may read them
     if (tensors[t].defined() && !p.shapes[t].opaque) patch_late(p, frame, t, tensors[t]);
-  for (TensorId t : p.frozen.allocated) {
-    if (missing && !missing->tensors[t]) continue;
-    if (!tensors[t].defined()) tensors[t] = p.shapes[t].empty();
-    if (p.plan.tensors[t].type.wrapped_number) tensors[t].unsafeGetTensorImpl()->set_wrapped_number(true);
-    patch_late(p, frame, t, tensors[t]);
-  }
+  std::vector<TensorId> allocated;
+  std::copy_if(p.frozen.allocated.begin(), p.frozen.allocated.end(), std::back_inserter(allocated),
+               [&](TensorId t) { return !missing || missing->tensors[t]; });
   std::optional<cuda::AlignedInputs> aligned;
   if (p.device >= 0) aligned.emplace(p, inputs, p.frozen_input_patches);
   Run run{.program = p,
@@ -96,7 +134,7 @@ void compute(const Program& p, CallFrame& frame, c10::TensorImpl* const* inputs,
           .stream = stream,
           .frozen = &tensors};
   patch_inputs(frame, run.inputs, p.frozen_input_patches);
-  walk(missing ? missing->instructions : p.frozen_instructions, run);
+  walk_frozen(missing ? missing->instructions : p.frozen_instructions, allocated, run);
   std::vector<at::Tensor> kept(p.plan.tensors.size());
   for (TensorId t : p.frozen.kept) kept[t] = std::move(tensors[t]);
   made.tensors = std::move(kept);

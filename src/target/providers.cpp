@@ -38,9 +38,16 @@ bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bo
   constexpr int64_t kFew = 4, kColumns = 32, kInner = 64;
   if (dtype != DType::kF32 || p.own_bf16 || !p.panels || p.strict_numerics || size.inner < kInner) return false;
   if (size.rows <= kFew) return columns_lie_dense;
+  if (suits_unpacked_rows(p, dtype, size.inner, size.columns, columns_lie_dense)) return true;
   // MKL's product is the quicker one for the orders that gradients have (AVX512: 1.15x), ours for the other.
   const int64_t many = frozen ? 128 : 64;
   return p.quick_panels && (frozen || columns_lie_dense) && size.rows >= many && size.columns >= kColumns;
+}
+
+bool suits_unpacked_rows(const Providers& p, DType dtype, int64_t inner, int64_t columns, bool columns_lie_dense) {
+  constexpr int64_t kColumns = 32, kInner = 256;
+  return dtype == DType::kF32 && !p.own_bf16 && p.panels && p.quick_panels && !p.strict_numerics && columns_lie_dense &&
+         inner >= kInner && columns >= kColumns;
 }
 
 bool suits_panels(const Providers& p, DType dtype, int64_t rows) {

@@ -65,9 +65,11 @@ struct ProductSize {
 bool suits_product(const Providers& p, DType dtype, const ProductSize& size);
 
 // Without the AMX unit, whether flashover.product is as quick, or nearly, as one with a packed copy of b (frozen: there
-// may be one), or as the libraries' (else): of many rows, beside which packing b in each call is little, and of few,
-// whose time is reading b, if b's columns lie one behind the other.
+// may be one), or as the libraries' (else): of many rows, beside which packing b in each call is little, and of any where
+// b's columns lie one behind the other and are long enough to be multiplied as they lie.
 bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bool columns_lie_dense, bool frozen);
+bool suits_unpacked_rows(const Providers& p, DType dtype, int64_t inner, int64_t columns,
+                         bool columns_lie_dense);  // of any number, which may be a symbol
 
 // Whether flashover.panel_linear is as quick as the libraries for so many rows.
 bool suits_panels(const Providers& p, DType dtype, int64_t rows);

@@ -12,6 +12,7 @@ from cpu_features import HAS
 from torch import nn
 
 import flashover
+from flashover import _C
 
 
 def point(stride: int) -> nn.Module:
@@ -94,3 +95,58 @@ def test_unfolded(case: Any) -> None:
     for got, exact in found:
         assert got.shape == exact.shape and got.dtype == torch.bfloat16
         assert (got - exact).norm() <= 4e-3 * exact.norm()
+
+
+@pytest.mark.skipif(bool(_C.missing_feature("avx2")), reason="no AVX2 here")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("case", UNFOLDED, ids=str)
+def test_unfolded_f32(case: Any, threads: int) -> None:
+    batch, channels, size, out, kernel, *geometry = case
+    torch.manual_seed(0)
+    x = torch.randn(batch, channels, *size).to(memory_format=torch.channels_last)
+    weight, bias = torch.randn(out, channels, *kernel), torch.randn(out)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        got = torch.ops.flashover.unfolded_convolution(x, weight, bias, *geometry)
+    finally:
+        torch.set_num_threads(before)
+    exact = nn.functional.conv2d(x.double(), weight.double(), bias.double(), *geometry)
+    assert got.shape == exact.shape and got.is_contiguous(memory_format=torch.channels_last)
+    assert (got - exact).norm() <= 5e-7 * exact.norm()
+    for wrong in (x.contiguous(), x.double()):
+        with pytest.raises(RuntimeError, match="unfolded convolution"):
+            torch.ops.flashover.unfolded_convolution(wrong, weight, bias, *geometry)
+
+
+@pytest.mark.skipif(HAS[torch.bfloat16] or bool(_C.missing_feature("avx2")), reason="another unit multiplies here")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_large_weights_of_few_points_are_not_copied(dynamic: bool) -> None:
+    """Nor do batch norms behind them go into the weights."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(512, 256, 1, bias=False), nn.BatchNorm2d(256), nn.ReLU(),
+        nn.Conv2d(256, 128, 3, padding=1), nn.BatchNorm2d(128), nn.ReLU(),
+        nn.Conv2d(128, 300, 3, stride=2, dilation=2), nn.Conv2d(300, 70, 1), nn.Flatten(),
+    ]  # fmt: skip
+    model = nn.Sequential(*layers).eval()
+    for norm in (model[1], model[4]):
+        norm.running_mean.uniform_()
+        norm.running_var.uniform_(0.5, 2)
+        norm.weight.data.uniform_(0.5, 2)
+    x = torch.randn(1, 512, 7, 7)
+    with torch.no_grad():
+        graph = flashover.explain(model, dynamic=False)(x).text("split_frozen")
+        if "flashover.product" not in graph:
+            pytest.skip("the libraries are quicker here")
+        assert not any("opaque" in line or "f32[256,512" in line for line in graph.splitlines() if "frozen" in line)
+        fast = flashover.compile(model, dynamic=dynamic, fullgraph=True)
+        exact = model.double()
+        for batch in (1, 2, 3):
+            inputs = torch.randn(batch, 512, 7, 7)
+            want = exact(inputs.double())
+            model.float()
+            error = (fast(inputs) - want).norm() / want.norm()
+            assert error <= 1e-6
+            exact = model.double()
+        model.float()

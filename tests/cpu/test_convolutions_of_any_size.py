@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import flashover
+from flashover import _C
 
 ops = torch.ops.flashover
+needs_avx512 = pytest.mark.skipif(bool(_C.missing_feature("avx512")), reason="no AVX-512 here")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,7 +50,7 @@ def test_a_tensor_that_holds_no_weights_is_refused():
         ops.convolution_of_any_size(x, torch.empty(0), None, [0, 0], [1, 1], [1, 1], 1, "none", [], "")
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [pytest.param(True, marks=needs_avx512), False])
 @pytest.mark.parametrize("groups, into, out, kernel", [(24, 1, 24, 3), (24, 1, 24, 5), (1, 32, 32, 3), (2, 8, 24, 1)])
 @pytest.mark.parametrize("size", [(1, 1, 1), (2, 30, 31), (3, 5, 4), (0, 8, 8)])
 def test_who_computes_is_chosen_by_size(own, groups, into, out, kernel, size):

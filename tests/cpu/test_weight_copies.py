@@ -1,5 +1,8 @@
 """The option weight_copies: how much memory copies of weights may take."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -42,3 +45,25 @@ def test_none_are_made_without_room(dynamic: bool) -> None:
 def test_a_negative_number_is_refused() -> None:
     with pytest.raises(ValueError, match="weight_copies"):
         flashover.compile(Net(), options={"weight_copies": -1})
+
+
+PEAK = """
+import re
+import torch, flashover
+from torch import nn
+
+layers = [part for _ in range(8) for part in (nn.Conv2d(512, 512, 3, padding=1), nn.BatchNorm2d(512))]
+model = nn.Sequential(*layers).eval()
+fast = flashover.compile(model, fullgraph=True)
+with torch.no_grad():
+    fast(torch.randn(1, 512, 20, 20))
+with open("/proc/self/status") as file:
+    peak, after = (int(re.search(rf"{name}:\\s+(\\d+) kB", text)[1]) for text in [file.read()] for name in ("VmHWM", "VmRSS"))
+print((peak - after) / 1024)
+"""
+
+
+def test_what_copies_are_made_from_is_let_go_one_by_one() -> None:
+    """Weights of 9 MB with norms in them, on the way to their packed copies."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True, timeout=100)
+    assert float(done.stdout) < 30

@@ -1,4 +1,4 @@
-// Copies the taps of each point into its row, and adds rows back into an image.
+// bf16: copies the taps of each point into its row, and adds rows back into an image.
 #include "cpu_kernels/unfold.h"
 
 #include <algorithm>
@@ -14,17 +14,6 @@ FLASHOVER_AVX512_BEGIN
 namespace {
 
 constexpr int64_t kChannels = 32;  // at a time
-
-// Where each tap of a result lies in its image, in points; -1 outside.
-void find_taps(const Unfold& u, int64_t y, int64_t x, int64_t* at) {
-  for (int64_t i = 0; i < u.kernel[0]; ++i)
-    for (int64_t j = 0; j < u.kernel[1]; ++j) {
-      const int64_t row = y * u.stride[0] - u.padding[0] + i * u.dilation[0];
-      const int64_t column = x * u.stride[1] - u.padding[1] + j * u.dilation[1];
-      const bool inside = row >= 0 && row < u.size[0] && column >= 0 && column < u.size[1];
-      *at++ = inside ? row * u.size[1] + column : -1;
-    }
-}
 
 // f(image number, first channel, number of channels) for blocks of channels of all images.
 template <typename F>

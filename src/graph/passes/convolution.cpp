@@ -20,6 +20,7 @@ namespace {
 // Both take the same arguments.
 constexpr std::string_view kPackedConvolution = "mkldnn._convolution_pointwise.default",
                            kConvolutionOfAnySize = "flashover.convolution_of_any_size.default";
+constexpr std::string_view kUnfolded = "flashover.unfolded_convolution.default";
 constexpr std::string_view kDepthwise = "flashover.depthwise_last.default";
 
 struct State {
@@ -47,24 +48,25 @@ std::vector<TensorType> copied_weights(const Graph& g) {
   }
   return out;
 }
-// A kernel of one point, stride 1: a product of all points (rows) with one matrix.
-bool is_point(const TensorType& input, const TensorType& w, std::span<const Arg> geometry) {  // stride, padding, ...
-  return std::all_of(w.sizes.begin() + 2, w.sizes.end(), [](sym::Expr e) { return e.is_const(1); }) &&
-         all_are(geometry[0], 1) && all_are(geometry[1], 0) && !ops::as_bool(geometry[3]) &&
-         sym::known_eq(w.sizes[1], input.sizes[1]);
+// How a convolution is a product of ours, where that is faster: one with a kernel of one point, or (kOwn) any whose
+// weight can be read as it lies.
+std::optional<target::Gemm> choose_product(Rewriter& r, const Node& conv, const target::Providers& providers) {
+  const ValueId weight = ops::as_value(conv.args[kWeight]);
+  const TensorType x = r.b.type(ops::as_value(conv.args[kInput])), w = r.b.type(weight);
+  if (reads_weight_as_it_lies(r, conv, providers)) return target::Gemm::kOwn;
+  if (!is_point(x, w, conv)) return std::nullopt;
+  const sym::Expr rows = points_of(x.sizes);
+  if (rows.is_const() &&
+      suits_bf16x3(providers, x.dtype, rows.value(), x.sizes[1].value(), w.sizes[0].value()))
+    return target::Gemm::kOwnPacked;
+  if (suits_panels(providers, x.dtype, rows.hint())) return target::Gemm::kOwnPanels;
+  return std::nullopt;
 }
-// As our packed product, where that is faster. x lies channels last.
-bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias,
-                 const target::Providers& providers, Values& results) {
+// x lies channels last.
+ValueId product_of_points(Rewriter& r, target::Gemm gemm, ValueId x, ValueId weight, std::optional<ValueId> bias) {
   const Sizes sizes = r.b.sizes(x);
   const size_t rank = sizes.size();
-  sym::Expr rows = 1;
-  for (size_t d = 0; d < rank; ++d)
-    if (d != 1) rows = rows * sizes[d];
-  const int64_t inner = sizes[1].value(), columns = r.b.size(weight, 0).value();
-  const DType dtype = r.b.dtype(x);
-  const bool split = all_const(sizes) && suits_bf16x3(providers, dtype, rows.value(), inner, columns);
-  if (!split && !suits_panels(providers, dtype, rows.hint())) return false;
+  const sym::Expr rows = points_of(sizes), inner = sizes[1], columns = r.b.size(weight, 0);
   std::vector<int64_t> last{0}, back{0, static_cast<int64_t>(rank) - 1};
   for (size_t d = 2; d < rank; ++d)
     last.push_back(static_cast<int64_t>(d)), back.push_back(static_cast<int64_t>(d) - 1);
@@ -74,13 +76,11 @@ bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> 
   TensorType type = r.b.type(points);
   type.sizes = {rows, columns};
   type = dense_type(type);
-  const ValueId y =
-      own_linear(r, split ? target::Gemm::kOwnPacked : target::Gemm::kOwnPanels, points, matrix, bias, std::move(type));
+  const ValueId y = own_linear(r, gemm, points, matrix, bias, std::move(type));
   Sizes out{sizes[0]};
   out.insert(out.end(), sizes.begin() + 2, sizes.end());
   out.push_back(columns);
-  results = {r.b.permute(r.b.reshape(y, out), back)};
-  return true;
+  return r.b.permute(r.b.reshape(y, out), back);
 }
 
 bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
@@ -96,9 +96,10 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   if ((rank != 4 && rank != 5) || w.rank() != rank || !input.sizes[1].is_const() || !all_const(w.sizes)) return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  const std::optional<target::Gemm> product = choose_product(r, n, providers);
   // (What is packed takes the place of a weight that is a copy already.)
   const Node* made = r.def(weight);
-  if ((!made || moves_elements_only(*made)) && !take_room(w, state.room)) return false;
+  if (product != target::Gemm::kOwn && (!made || moves_elements_only(*made)) && !take_room(w, state.room)) return false;
 
   TensorType type = r.b.type(n.outs[0]);
   type.strides = channels_last_strides(type.sizes);
@@ -115,9 +116,13 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
         type)};
     return true;
   }
-  if (is_point(input, w, std::span(n.args).subspan(kStride)) &&
-      use_product(r, x_last(), weight, bias, providers, results))
+  if (product) {
+    results = {is_point(input, w, n)
+                   ? product_of_points(r, *product, x_last(), weight, bias)
+                   : r.b.emit(kUnfolded,
+                              {Ref{x_last()}, Ref{weight}, dense_value(r, bias), stride, padding, dilation}, type)};
     return true;
+  }
   // The weight is laid out for images of this size; where it is a symbol, for a typical one and later for those that
   // come.
   Sizes laid_for = input.sizes;
@@ -359,7 +364,7 @@ bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
   if (own.unfolded) {
-    results = {r.b.emit("flashover.unfolded_convolution.default",
+    results = {r.b.emit(kUnfolded,
                         {Ref{in_strides(r, x, channels_last(input))}, Ref{dense_value(r, weight)}, dense_value(r, bias),
                          spatial(n.args[kStride], 2), spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2)},
                         channels_last(out))};

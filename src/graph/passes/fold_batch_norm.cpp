@@ -1,4 +1,5 @@
-// A batch norm with fixed statistics goes into the weight and the bias of the convolution before it.
+// A batch norm with fixed statistics goes into the weight and the bias of the convolution before it, unless that one
+// would do without a copy of its weight.
 #include "graph/passes/fold_batch_norm.h"
 
 #include "graph/rewrite/convolution.h"
@@ -16,9 +17,14 @@ struct BatchNorm {
   double eps = 0;
 };
 
+struct State {
+  const target::Providers& providers;
+  int64_t room;  // bytes that are left for copies of weights
+};
+
 // y = (x - mean) / sqrt(variance + eps) * gamma + beta with x = conv(w) + b:
 // conv with w' = w * scale and b' = (b - mean) * scale + beta, scale = gamma / sqrt(variance + eps)
-bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results, int64_t& room) {
+bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results, State& state) {
   for (size_t i = 1; i < n.outs.size(); ++i)
     if (n.outs[i] != kNoValue && r.uses(n.outs[i]) > 0) return false;
   const Node* found = r.def(bn.x, op::convolution);
@@ -33,7 +39,7 @@ bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Valu
   const DType dtype = r.b.dtype(weight);
   if ((dtype != DType::kF32 && !is_reduced(dtype)) || r.b.dtype(n.outs[0]) != r.b.dtype(bn.x)) return false;
 
-  if (!take_room(r.b.type(weight), room)) return false;
+  if (reads_weight_as_it_lies(r, conv, state.providers) || !take_room(r.b.type(weight), state.room)) return false;
 
   Builder& b = r.b;
   const ValueId eps = b.scalar_like(*bn.variance, bn.eps);
@@ -66,7 +72,7 @@ bool fold_as(Rewriter& r, const Node& n, Values& results, const void* user) {
                                 .mean = ops::as_optional_value(n.args[3]),
                                 .variance = ops::as_optional_value(n.args[4]),
                                 .eps = ops::as_double(n.args[eps])},
-                               results, *static_cast<int64_t*>(const_cast<void*>(user)));
+                               results, *static_cast<State*>(const_cast<void*>(user)));
 }
 
 constexpr RewriteRule kFold[] = {
@@ -77,8 +83,8 @@ constexpr RewriteRule kFold[] = {
 }  // namespace
 
 Graph fold_batch_norm(Graph g, const target::Providers& providers) {
-  int64_t room = providers.pack_budget;  // for copies of weights, in bytes
-  return rewrite(std::move(g), kFold, &room);
+  State state{providers, providers.pack_budget};
+  return rewrite(std::move(g), kFold, &state);
 }
 
 }  // namespace flashover::graph

@@ -67,9 +67,11 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
   const bool bf16x3 = can_pack && suits_bf16x3(state.providers, a.dtype, rows, inner, columns);
   const target::ProductSize size{rows, inner, columns};
+  const bool dense = m.strides[0].is_const(1);
   // (A packed weight is quick for any number of rows, so it is kept for those that are a symbol.)
-  const bool own = (known && suits_unpacked(state.providers, a.dtype, size, m.strides[0].is_const(1), can_pack)) ||
-                   (!can_pack && suits_product(state.providers, a.dtype, size));
+  const bool unpacked = known ? suits_unpacked(state.providers, a.dtype, size, dense, can_pack)
+                              : suits_unpacked_rows(state.providers, a.dtype, inner, columns, dense);
+  const bool own = unpacked || (!can_pack && suits_product(state.providers, a.dtype, size));
   const Gemm gemm = bf16x3 ? Gemm::kOwnPacked
                     : own  ? Gemm::kOwn
                            : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
@@ -232,6 +234,10 @@ constexpr RewriteRule kLibraryRules[] = {
 }  // namespace
 
 ValueId own_linear(Rewriter& r, Gemm gemm, ValueId x, ValueId weight, std::optional<ValueId> bias, TensorType type) {
+  if (gemm == Gemm::kOwn)
+    return r.b.emit(kProduct,
+                    {Ref{x}, Ref{r.b.permute(weight, {1, 0})}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false},
+                    std::move(type));
   const bool panels = gemm == Gemm::kOwnPanels;
   const TensorType w = r.b.type(weight);
   const ValueId packed = r.b.emit(panels ? "flashover.pack_panels.default" : "flashover.pack_linear.default",
