@@ -729,8 +729,8 @@ at::Tensor unfolded_convolution(const at::Tensor& x, const at::Tensor& weight, c
 }
 at::Tensor unfolded_convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                    Ints stride, Ints padding, Ints dilation) {
-  return (x.scalar_type() == at::kFloat ? unfolded_convolution<float> : unfolded_convolution<uint16_t>)(
-      x, weight, bias, stride, padding, dilation);
+  return (x.scalar_type() == at::kFloat ? unfolded_convolution<float>
+                                        : unfolded_convolution<uint16_t>)(x, weight, bias, stride, padding, dilation);
 }
 
 at::Tensor unfolded_input_gradient_op(const at::Tensor& grad, const at::Tensor& weight, Ints input, Ints stride,

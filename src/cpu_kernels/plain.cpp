@@ -306,7 +306,7 @@ std::string_view missing_for(std::string_view op) {
   if (!op.starts_with(kOwn)) return {};
   op.remove_prefix(kOwn.size());
   constexpr std::string_view kAmx[] = {"pack_linear.", "packed_linear.", "unfolded_input_gradient.",
-                                        "unfolded_weight_gradient."};
+                                       "unfolded_weight_gradient."};
   constexpr std::string_view kAvx512[] = {"attention", "convolution.", "convolution_input_", "convolution_weight_"};
   const auto is_one_of = [&](std::span<const std::string_view> names) {
     return std::ranges::any_of(names, [&](std::string_view n) { return op.starts_with(n); });

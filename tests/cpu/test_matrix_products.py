@@ -191,8 +191,7 @@ def test_training(bf16: bool) -> None:
 
 
 def test_weights_without_copies() -> None:
-    """Weights with a long inner dim are read as they lie; where it is short a packed copy is quicker between few rows and
-    many."""
+    """Weights with a long inner dim are read as they lie; of a short one a packed copy is quicker for 5 to 127 rows."""
     if AMX or not takes_panels():
         pytest.skip("not what this machine's libraries lose to")
     for width, kept in ((256, False), (128, True)):

@@ -58,7 +58,8 @@ fast = flashover.compile(model, fullgraph=True)
 with torch.no_grad():
     fast(torch.randn(1, 512, 20, 20))
 with open("/proc/self/status") as file:
-    peak, after = (int(re.search(rf"{name}:\\s+(\\d+) kB", text)[1]) for text in [file.read()] for name in ("VmHWM", "VmRSS"))
+    text = file.read()
+peak, after = (int(re.search(rf"{name}:\\s+(\\d+) kB", text)[1]) for name in ("VmHWM", "VmRSS"))
 print((peak - after) / 1024)
 """
 

@@ -56,8 +56,7 @@ std::optional<target::Gemm> choose_product(Rewriter& r, const Node& conv, const 
   if (reads_weight_as_it_lies(r, conv, providers)) return target::Gemm::kOwn;
   if (!is_point(x, w, conv)) return std::nullopt;
   const sym::Expr rows = points_of(x.sizes);
-  if (rows.is_const() &&
-      suits_bf16x3(providers, x.dtype, rows.value(), x.sizes[1].value(), w.sizes[0].value()))
+  if (rows.is_const() && suits_bf16x3(providers, x.dtype, rows.value(), x.sizes[1].value(), w.sizes[0].value()))
     return target::Gemm::kOwnPacked;
   if (suits_panels(providers, x.dtype, rows.hint())) return target::Gemm::kOwnPanels;
   return std::nullopt;
@@ -117,10 +116,10 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
     return true;
   }
   if (product) {
-    results = {is_point(input, w, n)
-                   ? product_of_points(r, *product, x_last(), weight, bias)
-                   : r.b.emit(kUnfolded,
-                              {Ref{x_last()}, Ref{weight}, dense_value(r, bias), stride, padding, dilation}, type)};
+    results = {
+        is_point(input, w, n)
+            ? product_of_points(r, *product, x_last(), weight, bias)
+            : r.b.emit(kUnfolded, {Ref{x_last()}, Ref{weight}, dense_value(r, bias), stride, padding, dilation}, type)};
     return true;
   }
   // The weight is laid out for images of this size; where it is a symbol, for a typical one and later for those that

@@ -235,9 +235,10 @@ constexpr RewriteRule kLibraryRules[] = {
 
 ValueId own_linear(Rewriter& r, Gemm gemm, ValueId x, ValueId weight, std::optional<ValueId> bias, TensorType type) {
   if (gemm == Gemm::kOwn)
-    return r.b.emit(kProduct,
-                    {Ref{x}, Ref{r.b.permute(weight, {1, 0})}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false},
-                    std::move(type));
+    return r.b.emit(
+        kProduct,
+        {Ref{x}, Ref{r.b.permute(weight, {1, 0})}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false},
+        std::move(type));
   const bool panels = gemm == Gemm::kOwnPanels;
   const TensorType w = r.b.type(weight);
   const ValueId packed = r.b.emit(panels ? "flashover.pack_panels.default" : "flashover.pack_linear.default",

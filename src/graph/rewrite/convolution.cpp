@@ -26,8 +26,7 @@ bool reads_weight_as_it_lies(Rewriter& r, const Node& convolution, const target:
   constexpr int64_t kMuch = 4, kMuchMore = 16, kMostTaps = 64, kManyColumns = 128;
   const auto& args = convolution.args;
   const ValueId weight = ops::as_value(args[kWeight]);
-  const TensorType x = r.b.type(ops::as_value(args[kInput])), w = r.b.type(weight),
-                   out = r.b.type(convolution.outs[0]);
+  const TensorType x = r.b.type(ops::as_value(args[kInput])), w = r.b.type(weight), out = r.b.type(convolution.outs[0]);
   if (r.def(weight) || x.device.type != DeviceType::kCPU || x.dtype != w.dtype || w.rank() != x.rank() ||
       !all_const(w.sizes) || w.strides != dense_type(w).strides || ops::as_bool(args[kTransposed]))
     return false;
