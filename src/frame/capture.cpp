@@ -42,20 +42,30 @@ class ContextCopy {
 
   bool changed() const {
     Ref was = items(before_.get()), is = items(context_);
-    if (!was || !is || PyList_GET_SIZE(was.get()) != PyList_GET_SIZE(is.get())) return true;
+    if (!was || !is) return true;
     Ref known = Ref::steal(PyDict_New());
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(was.get()); ++i) {
       PyObject* pair = PyList_GET_ITEM(was.get(), i);
       PyDict_SetItem(known.get(), PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
     }
+    Py_ssize_t found = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(is.get()); ++i) {
       PyObject* pair = PyList_GET_ITEM(is.get(), i);
-      if (PyDict_GetItemWithError(known.get(), PyTuple_GET_ITEM(pair, 0)) != PyTuple_GET_ITEM(pair, 1)) return true;
+      PyObject* before = PyDict_GetItemWithError(known.get(), PyTuple_GET_ITEM(pair, 0));
+      if (before == nullptr && is_decimals(PyTuple_GET_ITEM(pair, 0))) continue;
+      if (before != PyTuple_GET_ITEM(pair, 1)) return true;
+      ++found;
     }
-    return false;
+    return found != PyList_GET_SIZE(was.get());
   }
 
  private:
+  // The first number of the decimal module makes the thread's context, which is the default one.
+  static bool is_decimals(PyObject* variable) {
+    Ref name = Ref::steal(PyObject_GetAttrString(variable, "name"));
+    if (!name) PyErr_Clear();
+    return name && PyUnicode_Check(name.get()) && PyUnicode_CompareWithASCIIString(name.get(), "decimal_context") == 0;
+  }
   static Ref items(PyObject* context) {
     Ref view = Ref::steal(PyObject_CallMethod(context, "items", nullptr));
     Ref list = view ? Ref::steal(PySequence_List(view.get())) : Ref();

@@ -150,3 +150,26 @@ def test_large_weights_of_few_points_are_not_copied(dynamic: bool) -> None:
             assert error <= 1e-6
             exact = model.double()
         model.float()
+
+
+def test_an_image_that_is_returned_too_is_read_as_the_operator_wants_it() -> None:
+    """As a detector's levels are: the caller gets eager's layout, the convolution behind channels last."""
+
+    class Levels(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(24, 64, 1), nn.Conv2d(64, 128, 3, 2, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            first = nn.functional.silu(self.first(x))
+            return first, self.second(first)
+
+    torch.manual_seed(0)
+    model, x = Levels().eval(), torch.randn(1, 24, 8, 8)
+    with torch.no_grad():
+        report = flashover.explain(model, fullgraph=True)(x)
+        assert not report.eager, report.eager
+        got, want = flashover.compile(model, fullgraph=True)(x), model(x)
+    for g, w in zip(got, want, strict=True):
+        assert g.stride() == w.stride()
+        torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
 
+import pytest
 import torch
 from comparing import captured_whole, whole
 from torch import nn
@@ -107,3 +109,80 @@ def test_nested_compile_region() -> None:
         return a.sin() * k
 
     torch.testing.assert_close(whole(lambda a: region(a) + region(a, k=3))(x()), x().sin() * 5)
+
+
+FILLED = {
+    "full": lambda t: torch.full((2, 3), t[0]),
+    "another dtype": lambda t: torch.full((2,), t[1], dtype=torch.float64),
+    "whole": lambda t: torch.full((2,), t.argmax()),
+    "bool": lambda t: torch.full((2,), (t > 0).any()),
+    "whole as float": lambda t: torch.full((2,), t.argmax(), dtype=torch.float32),
+    "by keyword": lambda t: torch.full(size=(2,), fill_value=t.max()),
+    "full_like": lambda t: torch.full_like(t, t.max()),
+    "new_full": lambda t: t.new_full((2, 2), t.max()),
+    "unbound": lambda t: torch.Tensor.new_full(t, (2,), t.max()),
+    "anchors": lambda t: torch.cat([torch.full((i + 1, 1), s, dtype=t.dtype) for i, s in enumerate(t)]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", FILLED)
+def test_full_of_a_tensor(name: str, dynamic: bool | None) -> None:
+    """Torch asks for the tensor's number, which no graph has: the tensor fills instead."""
+    fast = flashover.compile(FILLED[name], fullgraph=True, dynamic=dynamic)
+    for x in (torch.tensor([1.5, -2.0, 3.0]), torch.tensor([-1.0, 7.0, 0.5])):
+        got, want = fast(x), FILLED[name](x)
+        assert got.dtype == want.dtype and torch.equal(got, want)
+
+
+def test_what_full_makes_of_a_tensor_has_no_gradient_and_cuts_nothing_off() -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return (torch.full((2,), x.sum()) * x.sum()).sum()
+
+    def cut(x: torch.Tensor) -> torch.Tensor:  # of a number that uint8 cannot hold torch raises
+        return torch.full((2,), x.sum(), dtype=torch.uint8) + 1
+
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    (got,) = torch.autograd.grad(flashover.compile(product, fullgraph=True)(x), x)
+    torch.testing.assert_close(got, torch.tensor([6.0, 6.0]))
+    fast = flashover.compile(cut)
+    assert torch.equal(fast(x.detach()), cut(x.detach()))
+    for call in (fast, cut):
+        with pytest.raises(RuntimeError, match="cannot be converted"):
+            call(torch.tensor([-3.0, 1000.0]))
+
+
+EINSUM = """
+import torch, flashover
+from torch.backends import opt_einsum
+assert opt_einsum.is_available()
+def f(a, b, c):
+    return torch.einsum("ij,jk,kl->il", a, b, c)
+fast = flashover.compile(f, fullgraph=True)
+for n in (3, 4):
+    x = torch.randn(n, 4), torch.randn(4, 5), torch.randn(5, 6)
+    torch.testing.assert_close(fast(*x), f(*x))
+import decimal
+assert decimal.getcontext().prec == 28
+"""
+
+
+def test_einsum_with_opt_einsum_installed(tmp_path: Any) -> None:
+    """Its search for the best order counts in numbers of the decimal module."""
+    package = tmp_path / "opt_einsum"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .contract import contract_path\n")
+    (package / "contract.py").write_text(
+        "from decimal import Decimal\n"
+        "def contract_path(subscripts, *operands, optimize=True):\n"
+        "    cost = Decimal(1)\n"
+        "    for x in operands:\n"
+        "        for n in x.shape:\n"
+        "            cost = cost * Decimal(n)\n"
+        "    return [(0, 1), (0, 1)], cost / max(cost, Decimal(1))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
+    done = subprocess.run(
+        [sys.executable, "-c", EINSUM], capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -220,6 +220,7 @@ bool CallHandlers::tensor_makers(Interpreter& in, const PythonCall& c, PyObject*
   if (in.session == nullptr) return false;
   *result = call_new_tensor(in, c.f, c.args, c.nargs, c.kwnames);
   if (*result == nullptr && !PyErr_Occurred()) *result = call_tensor_type(in, c.f, c.args, c.nargs, c.kwnames);
+  if (*result == nullptr && !PyErr_Occurred()) *result = call_full_of_tensor(in, c.f, c.args, c.nargs, c.kwnames);
   return *result != nullptr || PyErr_Occurred() != nullptr;
 }
 

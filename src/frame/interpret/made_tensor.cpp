@@ -2,6 +2,7 @@
 #include "frame/interpret/made_tensor.h"
 
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "frame/interpret/instructions.h"
@@ -49,7 +50,67 @@ PyObject* tensor_of(Interpreter& in, PyObject* data, PyObject* dtype, PyObject* 
   return in.call(full.get(), all + 1, 2, names.get());
 }
 
+// What a number fits in as it is, so that filling with the tensor and with its number are the same.
+bool holds_number_of(PyObject* made, PyObject* number) {
+  Ref wide = Ref::steal(PyObject_CallMethod(made, "is_floating_point", nullptr));
+  if (!wide || wide.get() == Py_True) return static_cast<bool>(wide);
+  if (PyFloat_Check(number)) return false;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  Ref dtype = Ref::steal(PyObject_GetAttrString(made, "dtype"));
+  Ref same = Ref::steal(PyObject_GetAttrString(torch, PyBool_Check(number) ? "bool" : "int64"));
+  return dtype && dtype.get() == same.get();
+}
+
+// A number of the kind that the tensor's would be; null for a complex one.
+Ref zero_like(PyObject* tensor) {
+  Ref wide = Ref::steal(PyObject_CallMethod(tensor, "is_floating_point", nullptr)),
+      complex = Ref::steal(PyObject_CallMethod(tensor, "is_complex", nullptr)),
+      dtype = Ref::steal(PyObject_GetAttrString(tensor, "dtype"));
+  if (!wide || !complex || !dtype || complex.get() == Py_True) return {};
+  if (wide.get() == Py_True) return Ref::steal(PyFloat_FromDouble(0));
+  Ref boolean = Ref::steal(PyObject_GetAttrString(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"), "bool"));
+  return dtype.get() == boolean.get() ? Ref::borrow(Py_False) : Ref::steal(PyLong_FromLong(0));
+}
+
+// Torch takes a tensor for a number where it has no dimensions.
+bool stands_for_a_number(const Interpreter& in, PyObject* o) {
+  if (!is_tensor(o) || std::strcmp(Py_TYPE(o)->tp_name, "Tensor") != 0 || !in.session->is_trace_tensor(o)) return false;
+  Ref dims = Ref::steal(PyObject_CallMethod(o, "dim", nullptr));
+  return dims && PyLong_AsLong(dims.get()) == 0;
+}
+
 }  // namespace
+
+PyObject* call_full_of_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  const bool unbound = Py_TYPE(f) == &PyMethodDescr_Type;
+  if (in.session == nullptr || (!unbound && !PyCFunction_Check(f))) return nullptr;
+  const std::string_view name = unbound ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                                        : reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+  if (name != "full" && name != "full_like" && name != "new_full") return nullptr;
+  size_t at = unbound ? 2 : 1;
+  std::vector<PyObject*> given{nullptr};
+  given.insert(given.end(), args, args + nargs);
+  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject* key = PyTuple_GET_ITEM(kwnames, i);
+    given.push_back(args[nargs + static_cast<size_t>(i)]);
+    if (PyUnicode_CompareWithASCIIString(key, "fill_value") == 0) at = given.size() - 2;
+    if (PyUnicode_CompareWithASCIIString(key, "out") == 0) return nullptr;
+    if (PyUnicode_CompareWithASCIIString(key, "requires_grad") == 0 && given.back() != Py_False) return nullptr;
+  }
+  if (at + 1 >= given.size() || !stands_for_a_number(in, given[at + 1])) return nullptr;
+  Ref tensor = Ref::borrow(given[at + 1]), number = zero_like(tensor.get());
+  if (!number) return nullptr;
+  given[at + 1] = number.get();
+  Ref made = Ref::steal(in.call(f, given.data() + 1, nargs, kwnames));
+  if (!made) return nullptr;
+  Ref here = Ref::steal(PyObject_GetAttrString(made.get(), "device")),
+      there = Ref::steal(PyObject_GetAttrString(tensor.get(), "device"));
+  if (!here || !there || PyObject_RichCompareBool(here.get(), there.get(), Py_EQ) != 1 ||
+      !holds_number_of(made.get(), number.get()))
+    return nullptr;
+  Ref alone = Ref::steal(PyObject_CallMethod(tensor.get(), "detach", nullptr));  // a number has no gradient
+  return alone ? PyObject_CallMethod(made.get(), "fill_", "O", alone.get()) : nullptr;
+}
 
 PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames) {
   if (!PyCFunction_Check(f)) return nullptr;

@@ -76,7 +76,10 @@ class Relaxer {
       TensorType written = o.kind == Output::Kind::kSlice ? out_.type(o.value) : o.type;
       if (o.kind == Output::Kind::kSlice) written.strides = o.layout;
       const auto copy = copies_.find({o.value, key_of(written)});
-      if (copy != copies_.end() && same_sizes(written.sizes, out_.type(o.value).sizes)) o.value = copy->second;
+      if (copy != copies_.end() && same_sizes(written.sizes, out_.type(o.value).sizes))
+        o.value = copy->second;
+      else
+        o.value = apart_from_externs(o.value, written);
     }
     for (Mutation& m : in_.mutations) m.value = behind_copies(m.value);
     out_.outputs = std::move(in_.outputs);
@@ -151,7 +154,10 @@ class Relaxer {
       TensorType expected = types_[v];
       const ValueId x = behind_copies(v);
       if (images && expected.rank() == 4) expected.strides = channels_last_strides(expected.sizes);
-      if (expected.opaque || same_strides(out_.type(x), expected) || !is_writable_layout(expected)) return x;
+      if (expected.opaque || same_strides(out_.type(x), expected) || !is_writable_layout(expected)) {
+        if (n.op->kind != ops::OpKind::kView) read_by_externs_.insert(x);
+        return x;
+      }
       if (std::find(flexible.begin(), flexible.end(), v) != flexible.end() && suits_blas(out_.type(x))) return x;
       auto [it, fresh] = copies_.try_emplace({x, key_of(expected)}, kNoValue);
       if (fresh) {
@@ -176,6 +182,14 @@ class Relaxer {
     return false;
   }
 
+  // What a kernel makes is written as it is returned. An operator that reads it otherwise needs it otherwise.
+  ValueId apart_from_externs(ValueId v, const TensorType& written) {
+    if (!read_by_externs_.contains(v) || same_strides(out_.type(v), written) || !is_writable_layout(written)) return v;
+    const ValueId copy = Builder(out_).emit(Prim::copy, {Ref{v}}, plain(written));
+    copies_.emplace(std::pair{v, key_of(written)}, copy);
+    return copy;
+  }
+
   static std::string key_of(const TensorType& t) {
     std::string key;
     for (sym::Expr s : t.strides) key += s.str() + ',';
@@ -190,6 +204,7 @@ class Relaxer {
   std::vector<TensorType> types_;  // as the rewrites left it
   std::vector<ValueId> source_;    // of a copy: what it copies
   std::unordered_set<ValueId> constants_;
+  std::unordered_set<ValueId> read_by_externs_;  // as they lie
   std::map<std::pair<ValueId, std::string>, ValueId> copies_;
 };
 
