@@ -22,7 +22,7 @@ from flashover._detours import Detour
 from flashover._types import C, CompileArguments, Compiled, Decorator, M, P, R
 
 _live: weakref.WeakSet[Any] = weakref.WeakSet()
-instead_of_backends: Callable[[Settings, str], tuple[str, Any]] | None = None  # while the minifier watches a program
+instead_of_watchers: Callable[[Settings, str], Any] | None = None  # while the minifier watches a program
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Settings:
     def callable_for(
         self, function: Any, this: Any = None, *, through_call: bool = False, name: str, keep_text: bool = False
     ) -> Any:
-        backend, custom = self._backend_for(name)
+        backend, custom = backends.resolve(self.backend)
+        watcher = self._watcher_for(name) if self.backend == "flashover" else None
         report = _reporting.collecting()
         made = _C.CompiledCallable(
             function,
@@ -72,8 +73,9 @@ class Settings:
             fullgraph=self.fullgraph,
             keep_text=keep_text or (report is not None and report.keep_text),
             dynamic=self.dynamic,
-            options=self.values,
+            options=self.values if watcher is None else self.at_once().values,
             guard_filter=(self.options or {}).get("guard_filter_fn"),
+            watcher=watcher,
         )
         _live.add(made)
         _follow_torch()
@@ -81,27 +83,32 @@ class Settings:
             report.add(made)
         return made
 
-    def _backend_for(self, name: str) -> tuple[str, Any]:
-        if instead_of_backends is not None and self.backend == "flashover":
-            return instead_of_backends(self, name)
-        return self._own_backend_for(name)
-
-    def _own_backend_for(self, name: str) -> tuple[str, Any]:
+    def _watcher_for(self, name: str) -> Any:
+        """What sees each graph and each call of it, if anything is to."""
+        if instead_of_watchers is not None:
+            return instead_of_watchers(self, name)
         first = int(options_table.value(self.values, "crosscheck"))
-        if not first or self.backend != "flashover":
-            return backends.resolve(self.backend)
+        if not first:
+            return None
         from flashover._crosscheck import Crosscheck  # torch.fx is needed for this only
 
-        values = {k: v for k, v in self.values.items() if k != "crosscheck"}
-        inner = Settings(values=values).at_once()
-
-        def compile_graph(module: Any) -> Any:
-            return compile_module(module, inner)
-
-        return "crosscheck", Crosscheck(compile_graph, name, first)
+        return Crosscheck(functools.partial(compile_part, self.values), name, first)
 
     def compile_method(self, method: Any) -> Any:
         return compile_callable(method, self)
+
+
+class _Unwatched(Settings):
+    """What is compiled to find a fault."""
+
+    def _watcher_for(self, name: str) -> Any:
+        return None
+
+
+def compile_part(values: dict[str, str], module: torch.nn.Module, symbols: bool) -> Any:
+    """A part of a graph by these options. symbols: its sizes are such."""
+    own = {k: v for k, v in values.items() if k not in ("crosscheck", "dynamic_sources", "static_sources")}
+    return compile_module(module, _Unwatched(dynamic=symbols, values={**own, "remember_sizes": "False"}).at_once())
 
 
 def _trampoline(function: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,9 @@
 """The option crosscheck: captured graphs run operator by operator beside their compiled code, and what differs beyond
 rounding is traced to the first operator and line.
 
-A captured graph, of a backward too, is compiled by the whole pipeline and run; on copies of its inputs torch runs it as
-it is, and, where the two differ, in fp64 as the arbiter.
+What a call of compiled code gives, writes and (with gradients of its results that are made up) differentiates to is
+compared, on copies of the call's inputs, with the captured graph operator by operator; where the two differ fp64 is the
+arbiter. Then the graph's values are computed by parts that are compiled for that.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
 
 from flashover import _reduce, _repro
+from flashover._watched import OtherVersion, RandomState, Run, WatchedGraph, clones
 from flashover.exc import CrosscheckFailed
 
 EVERY = 100  # of the calls after the first ones, so many go unchecked for each that is checked
@@ -30,24 +32,6 @@ class Difference:
 
     what: str
     index: int  # of the outputs
-
-
-def _clones(inputs: Tensors) -> list[Any]:
-    """Copies that lie in memory as the originals do, tensors of one storage in one storage again."""
-    storages: dict[int, torch.Tensor] = {}
-    made = []
-    for t in inputs:
-        if not isinstance(t, torch.Tensor):
-            made.append(t)
-            continue
-        t = t.detach()
-        key = t.untyped_storage().data_ptr()
-        if key not in storages or not key:
-            whole = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())  # type: ignore[call-overload]
-            storages[key] = whole.clone()
-        copied = torch.empty(0, dtype=t.dtype, device=t.device)
-        made.append(copied.set_(storages[key].untyped_storage(), t.storage_offset(), t.size(), t.stride()))  # type: ignore[call-overload]
-    return made
 
 
 def _is_float(value: Any) -> bool:
@@ -88,25 +72,11 @@ def _wide(value: Any) -> Any:
     return value.double() if _is_float(value) else value
 
 
-class _State:
-    """torch's random numbers, so that each run of a graph draws the same ones."""
-
-    def __init__(self) -> None:
-        self._cpu = torch.random.get_rng_state()
-        started = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self._cuda = torch.cuda.get_rng_state_all() if started else []
-
-    def restore(self) -> None:
-        torch.random.set_rng_state(self._cpu)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-
-
-def _exact(module: fx.GraphModule, inputs: Tensors, state: _State) -> list[Any]:
+def exact_values(module: fx.GraphModule, inputs: Tensors, state: RandomState) -> list[Any]:
     """fp64's results, as far as there is fp64."""
     state.restore()
-    eager = _repro.values(module, _clones(inputs))
-    return list(_Doubles(module, eager).run(*map(_wide, _clones(inputs))))
+    eager = _repro.values(module, clones(inputs))
+    return list(_Doubles(module, eager).run(*map(_wide, clones(inputs))))
 
 
 def _off(fast: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor | None) -> str:
@@ -140,30 +110,39 @@ def _off(fast: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor | None) ->
 
 def first_difference(fast: Tensors, eager: Tensors, exact: Tensors | None) -> Difference | None:
     for i, (f, e) in enumerate(zip(fast, eager, strict=True)):
+        if isinstance(f, torch.Tensor) != isinstance(e, torch.Tensor):
+            return Difference(f"{'a tensor' if e is None else 'nothing'} instead of {_kind(e)}", i)
         if isinstance(e, torch.Tensor) and (what := _off(f, e, exact[i] if exact is not None else None)):
             return Difference(what, i)
     return None
+
+
+def _kind(value: Any) -> str:
+    return "a tensor" if isinstance(value, torch.Tensor) else "nothing"
 
 
 def _flat(result: Any) -> list[Any]:
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
+CompileGraph = Callable[[fx.GraphModule, bool], Callable[..., Any]]  # bool: sizes are symbols
+
+
 class Checker:
     """Compares graphs with what `compile_graph` makes of them."""
 
-    def __init__(self, compile_graph: Callable[[fx.GraphModule], Callable[..., Any]]) -> None:
-        self.compile_graph = compile_graph
+    def __init__(self, compile_graph: CompileGraph, symbols: bool = False) -> None:
+        self.compile_graph, self.symbols = compile_graph, symbols
 
     def difference(self, module: fx.GraphModule, inputs: Tensors) -> Difference | None:
         """Of a graph that is compiled for this."""
-        state = _State()
+        state = RandomState()
         try:
-            fast = _flat(self.compile_graph(module)(*_clones(inputs)))
+            fast = _flat(self.compile_graph(module, self.symbols)(*clones(inputs)))
             state.restore()
-            eager = _flat(module(*_clones(inputs)))
+            eager = _flat(module(*clones(inputs)))
             found = first_difference(fast, eager, None)
-            return found and first_difference(fast, eager, _exact(module, inputs, state))
+            return found and first_difference(fast, eager, exact_values(module, inputs, state))
         finally:
             state.restore()
 
@@ -192,75 +171,124 @@ class Checker:
             return self.difference(part, given) is not None
 
         deadline = time.monotonic() + _SECONDS_TO_SHRINK
-        values = _repro.values(module, _clones(inputs))
+        values = _repro.values(module, clones(inputs))
         found = _reduce.smallest_before(module, node, values, shows, deadline)
         return found or (_repro.with_outputs(module, [node]), list(inputs))
 
 
-class Crosschecked:
-    """A captured graph, compiled, that is checked in the first calls and in some of the later ones."""
+class Comparison:
+    """One call's compiled code and eager on copies of its inputs."""
 
-    def __init__(self, module: fx.GraphModule, checker: Checker, name: str, first: int) -> None:
-        self._module, self._checker, self._name, self._first = module, checker, name, first
-        self._fast: Callable[..., Any] | None = None
+    def __init__(self, graph: WatchedGraph, inputs: Tensors) -> None:
+        self.graph, self.inputs = graph, inputs
+        self.state = RandomState()
+        self._beside: dict[int, torch.Tensor] = {}
+        self.raised = ""  # by compiled code, where eager goes through
+
+    def run(self, compiled: Run, eager: Run) -> Difference | None:
+        try:
+            try:
+                expected, self._beside = self.graph.run(eager, self.inputs)
+            except Exception:
+                return None  # as the program does by itself
+            self.state.restore()
+            try:
+                got, _ = self.graph.run(compiled, self.inputs)
+            except OtherVersion:
+                return None
+            except Exception as error:
+                self.raised = f"raises {type(error).__name__}: {error}".partition("\n")[0]
+                return None
+            found = first_difference(got, expected, None)
+            if not found:
+                return None
+            with torch.no_grad():
+                module = self.graph.module(self.inputs)
+                if module is None:
+                    return found
+                exact = exact_values(module, self.module_inputs(), self.state)
+                return first_difference(got, expected, self.graph.values_of(exact))
+        finally:
+            self.state.restore()
+
+    def module_inputs(self) -> list[Any]:
+        given = self.graph.module_inputs(self.inputs, self._beside)
+        return [t.detach() if isinstance(t, torch.Tensor) else t for t in given]
+
+
+class Crosschecked:
+    """A captured graph whose compiled code is checked in the first calls and in some of the later ones."""
+
+    def __init__(self, graph: WatchedGraph, check: Crosscheck) -> None:
+        self._graph, self._check = graph, check
         self._calls = 0
 
-    def __call__(self, *inputs: Any) -> Any:
+    def call(self, inputs: Tensors, compiled: Run, eager: Run) -> None:
+        self._calls += 1
+        if not self._graph or (self._calls > self._check.first and self._calls % EVERY):
+            return
+        comparison = Comparison(self._graph, inputs)
+        found = comparison.run(compiled, eager)
         with torch.no_grad():
-            if self._fast is None:
-                self._fast = self._checker.compile_graph(self._module)
-            self._calls += 1
-            if self._calls > self._first and self._calls % EVERY:
-                return self._fast(*inputs)
-            state, before = _State(), _clones(inputs)
-            eager = _flat(self._module(*_clones(inputs)))
-            state.restore()
-            result = self._fast(*inputs)
-            found = first_difference(_flat(result), eager, None)
             if found:
-                after = _State()
-                if found := first_difference(_flat(result), eager, _exact(self._module, before, state)):
-                    state.restore()
-                    self._fail(found, before)
-                after.restore()
-            return result
+                comparison.state.restore()
+                self._fail(found, comparison)
+            if comparison.raised:
+                self._give_up(f"compiled code {comparison.raised}; eager does not", comparison)
 
-    def _opening(self, what: str) -> str:
-        return f"What the option crosscheck found in {self._name}: {what}"
+    def failed(self, why: str) -> None:
+        """The compiler: that is said elsewhere."""
 
-    def _fail(self, found: Difference, inputs: Tensors) -> None:
-        node = self._checker.first_operator(self._module, inputs)
-        if node is None:
-            raise CrosscheckFailed(
-                f"crosscheck: {self._name}, call {self._calls}: result {found.index} is not eager's: {found.what}; "
-                "no single operator shows it by itself",
-                repro=_repro.script(self._module, list(inputs), None, self._opening(found.what)),
-            )
-        part, given = self._checker.smallest(self._module, node, inputs)
-        given, made_by = _repro.plainest(part, given, lambda values: self._checker.difference(part, values) is not None)
+    def ended(self) -> None:
+        pass
+
+    def _fail(self, found: Difference, comparison: Comparison) -> None:
+        name, says = self._check.name, f"{self._graph.says(found.index)} is not eager's: {found.what}"
+        opening = f"What the option crosscheck found in {name}: "
+        module = comparison.graph.module(comparison.inputs)
+        if module is None:
+            self._give_up(says, comparison)
+        inputs = comparison.module_inputs()
+        for symbols in (True, False) if self._graph.symbols else (False,):
+            checker = Checker(self._check.compile_graph, symbols)
+            node = checker.first_operator(module, inputs)
+            if node:
+                break
+        else:
+            self._give_up(f"{says}; no single operator shows it by itself", comparison)
+        part, given = checker.smallest(module, node, inputs)
+        given, made_by = _repro.plainest(part, given, lambda values: checker.difference(part, values) is not None)
         source = _repro.operator_of(node)
         place = str(source.meta.get("stack_trace") or "")
-        what = self._checker.difference(part, given)
+        what = checker.difference(part, given)
         what_text = what.what if what else found.what
         where = place.partition(" in ")[0]
         raise CrosscheckFailed(
-            f"crosscheck: {self._name}, call {self._calls}: compiled code and eager part at {source.target}"
+            f"crosscheck: {name}, call {self._calls}: compiled code and eager part at {source.target}"
             f"{f', {place}' if place else ''}: {what_text}. The exception's `repro` is a script of "
             f"{len(_repro.operators(part))} operators",
             where=where,
             operator=str(source.target),
-            repro=_repro.script(part, given, made_by, self._opening(f"{source.target} {place}: {what_text}")),
+            repro=_repro.script(
+                part, given, made_by, f"{opening}{source.target} {place}: {what_text}", dynamic=symbols
+            ),
         )
+
+    def _give_up(self, says: str, comparison: Comparison) -> NoReturn:
+        """Without an operator; the script is of the whole graph."""
+        name, module, repro = self._check.name, comparison.graph.module(comparison.inputs), ""
+        if module is not None:
+            opening = f"What the option crosscheck found in {name}: {says}"
+            inputs = comparison.module_inputs()
+            repro = _repro.script(module, inputs, None, opening, dynamic=self._graph.symbols)
+        raise CrosscheckFailed(f"crosscheck: {name}, call {self._calls}: {says}", repro=repro)
 
 
 class Crosscheck:
-    """The backend that the option crosscheck stands for; forward and backward graphs alike."""
+    """Watches the graphs of a callable with the option crosscheck; forward and backward alike."""
 
-    compiles_backwards = True
+    def __init__(self, compile_graph: CompileGraph, name: str, first: int) -> None:
+        self.compile_graph, self.name, self.first = compile_graph, name, first
 
-    def __init__(self, compile_graph: Callable[[fx.GraphModule], Callable[..., Any]], name: str, first: int) -> None:
-        self._checker, self._name, self._first = Checker(compile_graph), name, first
-        self.__name__ = "crosscheck"
-
-    def __call__(self, module: fx.GraphModule, examples: Tensors) -> Callable[..., Any]:
-        return Crosschecked(module, self._checker, self._name, self._first)
+    def graph(self, description: dict[str, Any] | None, inputs: Tensors) -> Crosschecked:
+        return Crosschecked(WatchedGraph(description), self)

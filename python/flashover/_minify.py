@@ -41,6 +41,7 @@ class Bench:
     values: dict[str, str]
     kind: str  # the fault that is looked for
     seconds: float  # for each part
+    symbols: bool = False  # sizes are such
     tried: int = 0
     says: str = ""  # of the last part that shows it
     _server: subprocess.Popen[str] = field(init=False)
@@ -61,7 +62,7 @@ class Bench:
         self.tried += 1
         folder = self.folder / f"part_{self.tried}"
         folder.mkdir()
-        _graph_file.write(folder, part, given, self._pool, values=self.values)
+        _graph_file.write(folder, part, given, self._pool, values=self.values, symbols=self.symbols)
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.write(json.dumps([str(folder), self.seconds]) + "\n")
         self._server.stdin.flush()
@@ -132,7 +133,10 @@ def minimize(folder: Path, found: dict[str, str], given: argparse.Namespace) -> 
     parts.mkdir()
     deadline = time.monotonic() + given.seconds
     with Bench(parts, facts["values"], found["kind"], given.part_timeout) as bench:
-        if not bench.shows(module, inputs):
+        for bench.symbols in (True, False) if facts["symbols"] else (False,):
+            if bench.shows(module, inputs):
+                break
+        else:
             print(
                 f"the graph of {facts['name']} that {found['says']} does not do so by itself, with an empty cache: "
                 "is it gone after `python -m flashover cache clear`?",
@@ -152,7 +156,9 @@ def minimize(folder: Path, found: dict[str, str], given: argparse.Namespace) -> 
         checked = [options, {**options, "crosscheck": 1}]  # the second one compares with fp64
         opening = f"What the minifier found in {facts['name']}: {what}"
         texts = [
-            _repro.script(part, plain, made_by, opening, shows=_KINDS[found["kind"]], options=chosen)
+            _repro.script(
+                part, plain, made_by, opening, shows=_KINDS[found["kind"]], options=chosen, dynamic=bench.symbols
+            )
             for chosen in (checked if found["kind"] == "wrong" else checked[:1])
         ]
         return Minified(texts, len(_repro.operators(part)), f"{what}; {count(bench.tried, 'part')} tried")

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import torch
 from torch import fx
 
 from flashover import _compile, _crosscheck, _graph_file, _script
-from flashover._compiled_module import callable_of, compile_module
+from flashover._compiled_module import callable_of
+from flashover._watched import RandomState, Run, WatchedGraph
 
 OUTCOME, STACK = "outcome.json", "stack.txt"
 FOUND = 86  # the exit status of a program that was ended at a fault
@@ -32,28 +33,17 @@ def failure_of(fast: Any) -> str:
     return reason.partition("\n")[0]
 
 
-class _Unwatched(_compile.Settings):
-    """What is compiled to be watched: by the pipeline, and not by the recorder again."""
+def outcome_of(module: fx.GraphModule, inputs: Sequence[Any], values: dict[str, str], symbols: bool) -> dict[str, Any]:
+    """What becomes of a graph: kind "" (sound), "wrong", "fails" or "raises" (eager does, too), and how it shows;
+    where it is wrong also the index of the first output that is. symbols: sizes are such."""
+    made: list[Any] = []
 
-    _backend_for = _compile.Settings._own_backend_for
-
-
-def _compiler(values: dict[str, str], made: list[Any]) -> Callable[[fx.GraphModule], Any]:
-    settings = _Unwatched(values=values).at_once()
-
-    def compile_graph(module: fx.GraphModule) -> Any:
-        made.append(compile_module(module, settings))
+    def compile_graph(part: fx.GraphModule, of_symbols: bool) -> Any:
+        made.append(_compile.compile_part(values, part, of_symbols))
         return made[-1]
 
-    return compile_graph
-
-
-def outcome_of(module: fx.GraphModule, inputs: Sequence[Any], values: dict[str, str]) -> dict[str, Any]:
-    """What becomes of a graph: kind "" (sound), "wrong", "fails" or "raises" (eager does, too), and how it shows;
-    where it is wrong also the index of the first output that is."""
-    made: list[Any] = []
     try:
-        found = _crosscheck.Checker(_compiler(values, made)).difference(module, inputs)
+        found = _crosscheck.Checker(compile_graph, symbols).difference(module, inputs)
     except Exception as error:
         return {"kind": "raises", "says": f"raises {type(error).__name__}: {error}"}
     if made and (failed := failure_of(made[-1])):
@@ -62,53 +52,66 @@ def outcome_of(module: fx.GraphModule, inputs: Sequence[Any], values: dict[str, 
 
 
 class Recorder:
-    """A backend whose graphs lie in `folder` while they are compiled and run. The first fault ends the process."""
-
-    compiles_backwards = True
+    """Watches a callable: a graph lies in `folder` while it is compiled and run. The first fault ends the process."""
 
     def __init__(self, folder: Path, name: str, values: dict[str, str]) -> None:
-        self._folder, self._name, self._values = folder, name, values
-        self.__name__ = "minify"
+        self.folder, self.name, self.values = folder, name, values
 
-    def __call__(self, module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        made: list[Any] = []
-        fast = _compiler(self._values, made)(module)
-        lock = threading.Lock()  # random numbers and the folder are the process's
+    def graph(self, description: dict[str, Any] | None, inputs: Sequence[Any]) -> _Recorded:
+        recorded = _Recorded(self, WatchedGraph(description))
+        recorded.note(inputs)
+        return recorded
 
-        def run(*inputs: Any) -> Any:
-            with torch.no_grad(), lock:
-                return self._watched(module, fast, inputs)
 
-        return run
+class _Recorded:
+    def __init__(self, recorder: Recorder, graph: WatchedGraph) -> None:
+        self._recorder, self._graph = recorder, graph
+        self._file = recorder.folder / _graph_file.GRAPH
+        self._lock = threading.Lock()  # random numbers and the folder are the process's
 
-    def _watched(self, module: fx.GraphModule, fast: Callable[..., Any], inputs: Sequence[Any]) -> Any:
-        self._note(module, inputs)
-        state, before = _crosscheck._State(), _crosscheck._clones(inputs)
-        eager = _crosscheck._flat(module(*_crosscheck._clones(inputs)))
-        state.restore()
-        result = fast(*inputs)
-        if failed := failure_of(fast):
-            self._end({"kind": "fails", "says": failed})
-        found = _crosscheck.first_difference(_crosscheck._flat(result), eager, None)
-        if found:
-            after = _crosscheck._State()
-            exact = _crosscheck._exact(module, before, state)
-            if found := _crosscheck.first_difference(_crosscheck._flat(result), eager, exact):
-                self._end({"kind": "wrong", "says": found.what})
-            after.restore()
-        (self._folder / _graph_file.GRAPH).unlink(missing_ok=True)
-        return result
+    def note(self, inputs: Sequence[Any]) -> None:
+        with self._lock, torch.no_grad():
+            self._file.unlink(missing_ok=True)
+            if not self._graph:
+                return
+            state = RandomState()
+            try:
+                self._write(inputs)
+            finally:
+                state.restore()
 
-    def _note(self, module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-        (self._folder / _graph_file.GRAPH).unlink(missing_ok=True)
+    def _write(self, inputs: Sequence[Any]) -> None:
+        r = self._recorder
         try:
-            pool = _graph_file.Pool(self._folder)
-            _graph_file.write(self._folder, module, inputs, pool, name=self._name, values=self._values)
+            module = self._graph.module(inputs)
+            given = None if module is None else self._graph.likely_inputs(module, inputs)
+            if module is None or given is None:
+                raise _graph_file.NotWritable("an operator or a size has no form in torch.fx")
+            facts = {"name": r.name, "values": r.values, "symbols": self._graph.symbols}
+            _graph_file.write(r.folder, module, given, _graph_file.Pool(r.folder), **facts)
         except _graph_file.NotWritable as error:
-            print(f"flashover: minify: a graph of {self._name} is left out: {error}", file=sys.stderr)
+            print(f"flashover: minify: a graph of {r.name} is left out: {error}", file=sys.stderr)
+
+    def failed(self, why: str) -> None:
+        if self._graph and not self._graph.symbols:  # (else it is compiled for numbers next)
+            self._end({"kind": "fails", "says": why.partition("\n")[0]})
+
+    def call(self, inputs: Sequence[Any], compiled: Run, eager: Run) -> None:
+        self.note(inputs)
+        if not self._graph:
+            return
+        with self._lock:
+            comparison = _crosscheck.Comparison(self._graph, inputs)
+            if found := comparison.run(compiled, eager):
+                self._end({"kind": "wrong", "says": f"{self._graph.says(found.index)}: {found.what}"})
+            if comparison.raised:
+                self._end({"kind": "fails", "says": comparison.raised})
+
+    def ended(self) -> None:
+        self._file.unlink(missing_ok=True)
 
     def _end(self, outcome: dict[str, str]) -> None:
-        (self._folder / OUTCOME).write_text(json.dumps(outcome), encoding="utf-8")
+        (self._recorder.folder / OUTCOME).write_text(json.dumps(outcome), encoding="utf-8")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(FOUND)
@@ -118,11 +121,10 @@ def run_recorded(folder: str, script: str, arguments: list[str]) -> int:
     """Runs a program up to its first fault."""
     to = Path(folder)
 
-    def recorder(settings: _compile.Settings, name: str) -> tuple[str, Any]:
-        values = {k: v for k, v in settings.values.items() if k != "crosscheck"}
-        return "minify", Recorder(to, name, values)
+    def recorder(settings: _compile.Settings, name: str) -> Recorder:
+        return Recorder(to, name, {k: v for k, v in settings.values.items() if k != "crosscheck"})
 
-    _compile.instead_of_backends = recorder
+    _compile.instead_of_watchers = recorder
     with open(to / STACK, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
         status = _script.run_program(script, arguments)
@@ -153,7 +155,7 @@ def _wait(child: int, seconds: float) -> str:
 def _try(folder: Path) -> None:
     """In a process of its own. Parts of one graph share the tensors that lie beside their folders."""
     module, inputs, facts = _graph_file.read(folder, _graph_file.Pool(folder.parent))
-    outcome = outcome_of(module, inputs, facts["values"])
+    outcome = outcome_of(module, inputs, facts["values"], facts["symbols"])
     (folder / OUTCOME).write_text(json.dumps(outcome), encoding="utf-8")
 
 

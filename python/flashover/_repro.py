@@ -32,6 +32,36 @@ def _is_many(node: fx.Node) -> bool:
     return len(returns) != 1 or str(returns[0].type) != "Tensor"
 
 
+def is_number(node: fx.Node) -> bool:
+    """It computes a number: a size, above all."""
+    returns = getattr(getattr(node.target, "_schema", None), "returns", None)
+    if returns is None:
+        return node.op == "call_function" and node.target is not operator.getitem
+    return len(returns) == 1 and str(returns[0].type) in ("int", "SymInt", "float", "bool", "number")
+
+
+def _memory_of(node: fx.Node) -> fx.Node:
+    """The node whose memory a view shows."""
+    while node.op == "call_function" and node.all_input_nodes:
+        returns = getattr(getattr(node.target, "_schema", None), "returns", None)
+        if not returns or returns[0].alias_info is None:
+            break
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _writers(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """By the node whose memory it is, the operators that write there."""
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for n in graph.nodes:
+        for argument, given in zip(getattr(getattr(n.target, "_schema", None), "arguments", ()), n.args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for one in given if isinstance(given, (list, tuple)) else [given]:
+                    if isinstance(one, fx.Node):
+                        found.setdefault(_memory_of(one), []).append(n)
+    return found
+
+
 def with_outputs(module: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphModule:
     """The same graph with these values as results, and nothing that they do not need."""
     graph = fx.Graph()
@@ -45,10 +75,12 @@ def with_outputs(module: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphMo
 
 
 def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
-    """These and all that they are computed from."""
+    """These and all that they are computed from, with what writes there."""
     todo, found = list(nodes), set(nodes)
+    writers = _writers(nodes[0].graph) if nodes else {}
     while todo:
-        for source in todo.pop().all_input_nodes:
+        node = todo.pop()
+        for source in (*node.all_input_nodes, *writers.get(node, ())):
             if source not in found:
                 found.add(source)
                 todo.append(source)
@@ -80,28 +112,35 @@ def last_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def before(module: fx.GraphModule, node: fx.Node) -> list[fx.Node]:
-    """The calls that lead to `node`, in their order, itself the last."""
+    """The calls that lead to `node`, in their order, itself the last; without those that compute numbers."""
     ancestors = _ancestors([node])
-    return [n for n in module.graph.nodes if n in ancestors and n.op == "call_function"]
+    order = [n for n in module.graph.nodes if n in ancestors and n.op == "call_function" and not is_number(n)]
+    return [*(n for n in order if n is not node), node]
 
 
 def part_of(
     module: fx.GraphModule, wanted: Sequence[fx.Node], results: Sequence[fx.Node], known: dict[fx.Node, Any]
 ) -> tuple[fx.GraphModule, list[Any]]:
-    """These calls alone; what they read of others is an input, with eager's value."""
+    """These calls alone, and what numbers they need; what they read of others is an input, with eager's value."""
     inside = set(wanted) | {operator_of(n) for n in wanted}  # what takes results apart goes with what makes them
+    todo = list(inside)
+    while todo:
+        numbers = [m for m in todo.pop().all_input_nodes if m not in inside and is_number(m)]
+        inside |= set(numbers)
+        todo += numbers
     order = [n for n in module.graph.nodes if n in inside]
     graph, copies, given = fx.Graph(), {}, []
     outside: dict[fx.Node, None] = {}
     for n in order:
         outside |= {m: None for m in n.all_input_nodes if m not in inside}
-    for i, m in enumerate(outside):
-        copies[m] = graph.placeholder(f"input_{i}")
-        given.append(known[m])
-    for n in order:
+    for m in outside:
+        if m.op != "get_attr":
+            copies[m] = graph.placeholder(f"input_{len(given)}")
+            given.append(known[m])
+    for n in [*(m for m in outside if m.op == "get_attr"), *order]:
         copies[n] = graph.node_copy(n, lambda m: copies[m])
     graph.output(tuple(copies[n] for n in results))
-    return fx.GraphModule(torch.nn.Module(), graph), given
+    return fx.GraphModule(module, graph), given
 
 
 def _plain(t: torch.Tensor, seed: int) -> tuple[torch.Tensor, str] | None:
@@ -149,11 +188,24 @@ def _bytes_of(value: Any) -> str:
     flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     packed = base64.b85encode(zlib.compress(bytes(flat.tolist()))).decode()
     size, stride = tuple(value.size()), tuple(value.stride())
-    layout = "" if value.is_contiguous() else f"  # its strides were {stride}"
-    return (
+    text = (
         f"torch.frombuffer(bytearray(zlib.decompress(base64.b85decode({packed!r}))), dtype={value.dtype})"
-        f".reshape({size}).to({str(value.device)!r}),{layout}"
+        f".reshape({size}).to({str(value.device)!r})"
     )
+    if value.is_contiguous() or not value.numel() or _overlaps(value):
+        return f"{text},"
+    where = f"dtype={value.dtype}, device={str(value.device)!r}"
+    return f"torch.empty_strided({size}, {stride}, {where}).copy_({text}),"
+
+
+def _overlaps(value: torch.Tensor) -> bool:
+    """An element lies in the memory of another one."""
+    reach = 1
+    for stride, size in sorted((d, s) for s, d in zip(value.size(), value.stride(), strict=True) if s > 1):
+        if stride < reach:
+            return True
+        reach = stride * (size - 1) + reach
+    return False
 
 
 def _lines_of(given: list[Any]) -> list[str]:
@@ -183,8 +235,7 @@ from torch import device, inf, nan
 import flashover
 
 
-def f({parameters}):
-{body}
+{program}
 
 
 inputs = [
@@ -199,6 +250,19 @@ print("compiled code and eager agree")
 '''
 
 
+MODULE = """\
+class Program(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+{buffers}
+
+    def forward(self{parameters}):
+{body}
+
+
+f = Program()"""
+
+
 def script(
     part: fx.GraphModule,
     given: list[Any],
@@ -211,32 +275,29 @@ def script(
 ) -> str:
     """A program that runs this graph compiled and not. made_by: expressions that make its inputs; what: its opening
     line; shows: how it tells; dynamic: with symbols for sizes."""
-    if any(n.op == "get_attr" for n in part.graph.nodes):  # constants become inputs
-        part, given = _without_attributes(part, given)
-        made_by = None
     lines = [f"{expression}," for expression in made_by] if made_by else _lines_of(given)
     # (The body gives those another name whose own is one of Python's, as `input` is.)
     placeholders = [str(n.target) for n in part.graph.nodes if n.op == "placeholder"]
-    body = part.graph.python_code("self").src.partition(":\n")[2]
+    kept = list(dict.fromkeys(str(n.target) for n in part.graph.nodes if n.op == "get_attr"))
+    body = part.graph.python_code("self").src.partition(":\n")[2].rstrip()
+    if kept:
+        values = zip(kept, _lines_of([getattr(part, name) for name in kept]), strict=True)
+        program = MODULE.format(
+            buffers="\n".join(f'        self.register_buffer("{name}", {_argument(line)})' for name, line in values),
+            parameters="".join(f", {name}" for name in placeholders),
+            body="\n".join(f"    {line}" for line in body.splitlines()),
+        )
+    else:
+        program = f"def f({', '.join(placeholders)}):\n{body}"
     return SCRIPT.format(
         what=what.replace("\\", "/").replace('"', "'").replace("\n", " "),
         shows=shows,
         arguments="fullgraph=True" + ", dynamic=True" * dynamic + (f", options={options!r}" if options else ""),
-        parameters=", ".join(placeholders),
-        body=body.rstrip(),
+        program=program,
         inputs="\n".join(f"    {line}" for line in lines),
     )
 
 
-def _without_attributes(module: fx.GraphModule, given: list[Any]) -> tuple[fx.GraphModule, list[Any]]:
-    graph, copies = fx.Graph(), {}
-    more = [n for n in module.graph.nodes if n.op == "get_attr"]
-    for n in module.graph.nodes:
-        if n.op == "placeholder":
-            copies[n] = graph.node_copy(n)
-    for i, n in enumerate(more):
-        copies[n] = graph.placeholder(f"constant_{i}")
-    for n in module.graph.nodes:
-        if n not in copies:
-            copies[n] = graph.node_copy(n, lambda m: copies[m])
-    return fx.GraphModule(torch.nn.Module(), graph), [*given, *(getattr(module, str(n.target)) for n in more)]
+def _argument(line: str) -> str:
+    """An element of a list, as the only argument of a call: without what follows its comma."""
+    return line.rpartition(",  # ")[0] or line.removesuffix(",")

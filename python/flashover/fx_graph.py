@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -21,6 +22,17 @@ def _operator(name: str) -> Any:
 def _name(source: str, index: int) -> str:
     name = re.sub(r"\W+", "_", source).strip("_")
     return name if name and not name[0].isdigit() else f"arg{index}_{name}".rstrip("_")
+
+
+def placeholder_names(sources: Sequence[str]) -> list[str]:
+    """A name of its own for each input."""
+    used: dict[str, None] = {}
+    for i, source in enumerate(sources):
+        name = _name(source, i)
+        while name in used:
+            name += "_"
+        used[name] = None
+    return list(used)
 
 
 aten = torch.ops.aten
@@ -214,20 +226,25 @@ class Emitter:
     def nodes(self) -> bool:
         """False: an operator is Flashover's own, and has no form in ATen."""
         for op, args, outs, place in self.description["nodes"]:
-            if op.startswith("functional."):
-                if not self.functional(op, args, outs):
-                    return False
-            elif op == "prim.full":
-                self.full(args, outs[0])
-            elif op.startswith("prim."):
-                lower = _PRIMS.get(op)
-                if lower is None:
-                    return False
-                self.values[outs[0]] = lower(
-                    lambda f, *a, **k: self.graph.call_function(f, a, k), *map(self.real, args)
-                )
-            else:
-                self.operator(op, args, outs, place)
+            first = len(self.graph.nodes)
+            if not self._node(op, args, outs, place):
+                return False
+            for made in itertools.islice(reversed(self.graph.nodes), len(self.graph.nodes) - first):
+                made.meta.setdefault("stack_trace", place)
+        return True
+
+    def _node(self, op: str, args: Sequence[Any], outs: Sequence[int], place: str) -> bool:
+        if op.startswith("functional."):
+            return self.functional(op, args, outs)
+        if op == "prim.full":
+            self.full(args, outs[0])
+        elif op.startswith("prim."):
+            lower = _PRIMS.get(op)
+            if lower is None:
+                return False
+            self.values[outs[0]] = lower(lambda f, *a, **k: self.graph.call_function(f, a, k), *map(self.real, args))
+        else:
+            self.operator(op, args, outs, place)
         return True
 
     def _item(self, made: Any, i: int) -> Any:
@@ -244,7 +261,7 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
     emitter, root = Emitter(Graph(), description), {}
     graph, values = emitter.graph, emitter.values
     waiting = iter(constants)
-    used: set[str] = set()
+    names = placeholder_names([source for _, _, source in description["inputs"]])
     places = []
     for i, (value, kind, source) in enumerate(description["inputs"]):
         if kind == _CONSTANT:
@@ -252,11 +269,7 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
             root[name] = next(waiting)
             places.append((value, name))
             continue
-        name = _name(source, i)
-        while name in used:
-            name += "_"
-        used.add(name)
-        values[value] = graph.placeholder(name)
+        values[value] = graph.placeholder(names[i])
         values[value].meta["source"] = source
     for value, name in places:
         values[value] = graph.get_attr(name)

@@ -10,6 +10,7 @@
 #include "compile/autotune.h"
 #include "compile/choices.h"
 #include "compile/compile.h"
+#include "compile/edit_plan.h"
 #include "compile/pass_runner.h"
 #include "compile/products.h"
 #include "compile/reuse.h"
@@ -183,6 +184,7 @@ plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const
   plan.target =
       plan.device.type == DeviceType::kCUDA ? kernel::triton::str(*env.gpu) : kernel::str(kernel::host_target());
   if (options.flag("verify")) plan::verify(plan);
+  plan = edited(std::move(plan));  // tests only
   if (passes.wants_text()) passes.text("plan" + d.suffix, plan::print(plan));
   add_to_report(report, plan);
   return plan;
@@ -214,7 +216,7 @@ Cache& cache_of(const Options& options) {
 
 // A plan's key knows nothing of what a file chooses.
 bool may_keep_plans(const Options& options, const CompileTarget& env) {
-  return options.flag("cache") && !(env.measure && choices_of(options, env));
+  return options.flag("cache") && !(env.measure && choices_of(options, env)) && !edits_plans();
 }
 
 }  // namespace

@@ -24,14 +24,15 @@ const char* text_of(PyObject* o) {
 
 PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"function",  "self",      "through_call", "name",    "backend",      "custom",
-                                "fullgraph", "keep_text", "options",      "dynamic", "guard_filter", nullptr};
+                                "fullgraph", "keep_text", "options",      "dynamic", "guard_filter", "watcher",
+                                nullptr};
   PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr, *dynamic = Py_None,
-           *guard_filter = Py_None;
+           *guard_filter = Py_None, *watcher = Py_None;
   const char *name = "", *backend = "flashover";
   int through_call = 0, fullgraph = 0, keep_text = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!OO:CompiledCallable", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!OOO:CompiledCallable", const_cast<char**>(names),
                                    &function, &self, &through_call, &name, &backend, &custom, &fullgraph, &keep_text,
-                                   &PyDict_Type, &options, &dynamic, &guard_filter))
+                                   &PyDict_Type, &options, &dynamic, &guard_filter, &watcher))
     return nullptr;
   if (through_call && self == Py_None) return PyErr_SetString(PyExc_TypeError, "through_call needs self"), nullptr;
   if (!through_call && !PyFunction_Check(function))
@@ -57,6 +58,7 @@ PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   c->through_call = through_call;
   if (custom != Py_None) state->settings.custom = Py_NewRef(custom);
   if (guard_filter != Py_None) state->settings.guard_filter = Py_NewRef(guard_filter);
+  if (watcher != Py_None) state->settings.watcher = Py_NewRef(watcher);
   c->state = state.release();
   c->state->root = c->self && frame::is_module(c->self) ? c->self : nullptr;
   PyObject_GC_Track(c);
@@ -71,6 +73,7 @@ int callable_traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   Py_VISIT(c->dict);
   Py_VISIT(c->state->settings.custom);
   Py_VISIT(c->state->settings.guard_filter);
+  Py_VISIT(c->state->settings.watcher);
   auto visit_entries = [&](const std::vector<EntryPtr>& entries) {
     for (const EntryPtr& e : entries) {
       if (e.use_count() > 1) continue;  // running: its references are not only ours
@@ -103,6 +106,7 @@ int callable_clear(PyObject* o) noexcept {
   Py_CLEAR(c->dict);
   Py_CLEAR(c->state->settings.custom);
   Py_CLEAR(c->state->settings.guard_filter);
+  Py_CLEAR(c->state->settings.watcher);
   return 0;
 }
 

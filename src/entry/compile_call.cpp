@@ -19,6 +19,7 @@
 #include "base/passing_failure.h"
 #include "base/stack.h"
 #include "entry/background.h"
+#include "entry/checked.h"
 #include "entry/data_cases.h"
 #include "entry/dump_repro.h"
 #include "entry/eager.h"
@@ -366,9 +367,9 @@ bool run_backend(Attempt& a, const std::vector<at::Tensor>& examples, bool pipel
       return;
     }
     graph::Graph graph = c.graph;
-    e.runner =
-        make_runner(std::move(graph),
-                    {backend, a.settings.custom, a.settings.options, examples, c.joint, c.version_steps}, e.report);
+    const Request request{backend, a.settings.custom, a.settings.options, examples, c.joint, c.version_steps};
+    e.runner = a.settings.watcher ? make_checked(std::move(graph), request, e.report, a.settings.watcher)
+                                  : make_runner(std::move(graph), request, e.report);
   };
   try {
     run_by(a.settings.backend);

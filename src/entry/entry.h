@@ -38,6 +38,7 @@ struct Settings {
   std::string backend = "flashover";
   PyObject* custom = nullptr;        // a Python backend; owned by the callable
   PyObject* guard_filter = nullptr;  // the option guard_filter_fn; owned by the callable
+  PyObject* watcher = nullptr;       // sees each graph and each call of it (checked.h); owned by the callable
   bool fullgraph = false;
   std::optional<bool> dynamic;  // sizes of all inputs are symbols, or of none; else of those that were marked
   bool forced = false;          // its backend stands in for that of another callable (set_stance)
