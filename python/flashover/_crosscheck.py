@@ -146,33 +146,27 @@ class Checker:
         finally:
             state.restore()
 
-    def first_operator(self, module: fx.GraphModule, inputs: Tensors) -> fx.Node | None:
+    def first_operator(self, module: fx.GraphModule, inputs: Tensors, known: dict[fx.Node, Any]) -> fx.Node | None:
         """Where compiled code and eager part first: all values are asked for at once; where that hides it (it is a
-        matter of what is fused), one value after the other by halving."""
+        matter of what is fused), parts are looked for that show it. known: eager's values."""
         nodes = _repro.operators(module)
         found = self.difference(_repro.with_outputs(module, nodes), inputs)
         if found:
             return nodes[found.index]
-        low, high = 0, len(nodes) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self.difference(_repro.with_outputs(module, [nodes[middle]]), inputs):
-                high = middle
-            else:
-                low = middle + 1
-        last = nodes[low] if nodes else None
-        return last if last and self.difference(_repro.with_outputs(module, [last]), inputs) else None
+        if nodes and self.shows(module, list(inputs)):
+            return _reduce.first_operator(module, known, self.shows)
+        return None
 
-    def smallest(self, module: fx.GraphModule, node: fx.Node, inputs: Tensors) -> tuple[fx.GraphModule, list[Any]]:
+    def shows(self, part: fx.GraphModule, given: list[Any]) -> bool:
+        return self.difference(part, given) is not None
+
+    def smallest(
+        self, module: fx.GraphModule, node: fx.Node, inputs: Tensors, known: dict[fx.Node, Any]
+    ) -> tuple[fx.GraphModule, list[Any]]:
         """The part of a graph around an operator that still shows the difference; where no part does, all that leads
         to it."""
-
-        def shows(part: fx.GraphModule, given: list[Any]) -> bool:
-            return self.difference(part, given) is not None
-
         deadline = time.monotonic() + _SECONDS_TO_SHRINK
-        values = _repro.values(module, clones(inputs))
-        found = _reduce.smallest_before(module, node, values, shows, deadline)
+        found = _reduce.smallest_before(module, node, known, self.shows, deadline)
         return found or (_repro.with_outputs(module, [node]), list(inputs))
 
 
@@ -247,19 +241,20 @@ class Crosschecked:
         opening = f"What the option crosscheck found in {name}: "
         module = comparison.graph.module(comparison.inputs)
         if module is None:
-            self._give_up(says, comparison)
+            self._give_up(says, comparison, found.index)
         inputs = comparison.module_inputs()
+        known = _repro.values(module, clones(inputs))
         for symbols in (True, False) if self._graph.symbols else (False,):
             checker = Checker(self._check.compile_graph, symbols)
-            node = checker.first_operator(module, inputs)
+            node = checker.first_operator(module, inputs, known)
             if node:
                 break
         else:
-            self._give_up(f"{says}; no single operator shows it by itself", comparison)
-        part, given = checker.smallest(module, node, inputs)
+            self._give_up(says, comparison, found.index)
+        part, given = checker.smallest(module, node, inputs, known)
         given, made_by = _repro.plainest(part, given, lambda values: checker.difference(part, values) is not None)
         source = _repro.operator_of(node)
-        place = str(source.meta.get("stack_trace") or "")
+        place = str(source.meta.get("stack_trace") or self._graph.maker(found.index, module)[1])
         what = checker.difference(part, given)
         what_text = what.what if what else found.what
         where = place.partition(" in ")[0]
@@ -274,14 +269,20 @@ class Crosschecked:
             ),
         )
 
-    def _give_up(self, says: str, comparison: Comparison) -> NoReturn:
-        """Without an operator; the script is of the whole graph."""
+    def _give_up(self, says: str, comparison: Comparison, index: int | None = None) -> NoReturn:
+        """No operator shows it by itself: the script is of the whole graph. index: of the value that is wrong."""
         name, module, repro = self._check.name, comparison.graph.module(comparison.inputs), ""
+        operator, place = ("", "") if index is None else self._graph.maker(index, module)
+        if operator:
+            says += f"; it comes from {operator}{f', {place}' if place else ''}, which does not show it by itself"
         if module is not None:
             opening = f"What the option crosscheck found in {name}: {says}"
             inputs = comparison.module_inputs()
             repro = _repro.script(module, inputs, None, opening, dynamic=self._graph.symbols)
-        raise CrosscheckFailed(f"crosscheck: {name}, call {self._calls}: {says}", repro=repro)
+        where = place.partition(" in ")[0]
+        raise CrosscheckFailed(
+            f"crosscheck: {name}, call {self._calls}: {says}", where=where, operator=operator, repro=repro
+        )
 
 
 class Crosscheck:

@@ -22,6 +22,7 @@ from torch import fx
 from flashover import _graph_file, _minify_worker, _reduce, _repro
 from flashover import options as options_table
 from flashover._summary import count, duration
+from flashover._watched import clones
 
 NOTHING_FOUND = 1
 _ENOUGH_OF_A_STACK = 12  # lines
@@ -115,15 +116,15 @@ class Minified:
     what: str
 
 
-def _first(module: fx.GraphModule, inputs: list[Any], bench: Bench) -> fx.Node:
+def _first(module: fx.GraphModule, inputs: list[Any], known: dict[fx.Node, Any], bench: Bench) -> fx.Node:
     """The first operator that has the fault. Of wrong numbers all values are asked for at once; where that hides it (it
-    is a matter of what is fused), and for what dies, the fewest operators are looked for that show it."""
+    is a matter of what is fused), and for what dies, parts are looked for that show it."""
     nodes = _repro.operators(module)
     if bench.kind == "wrong":
         found = bench.outcome(_repro.with_outputs(module, nodes), inputs)
         if found["kind"] == "wrong":
             return nodes[found["index"]]
-    return _reduce.first_operators(module, inputs, bench.shows)[-1]
+    return _reduce.first_operator(module, known, bench.shows)
 
 
 def minimize(folder: Path, found: dict[str, str], given: argparse.Namespace) -> Minified | None:
@@ -143,9 +144,9 @@ def minimize(folder: Path, found: dict[str, str], given: argparse.Namespace) -> 
                 file=sys.stderr,
             )
             return None
-        node = _first(module, inputs, bench)
         with torch.no_grad():
-            known = _repro.values(module, inputs)
+            known = _repro.values(module, clones(inputs))
+        node = _first(module, inputs, known, bench)
         found_part = _reduce.smallest_before(module, node, known, bench.shows, deadline)
         part, used = found_part or (module, inputs)
         plain, made_by = _repro.plainest(part, used, lambda values: bench.shows(part, values))

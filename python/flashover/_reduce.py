@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -16,17 +16,28 @@ Shows = Callable[[fx.GraphModule, list[Any]], bool]
 Part = tuple[fx.GraphModule, list[Any]]
 
 
-def first_operators(module: fx.GraphModule, inputs: Sequence[Any], shows: Shows) -> list[fx.Node]:
-    """The fewest operators from the beginning on that show it. All of them are known to."""
-    nodes = _repro.operators(module)
-    low, high = 1, len(nodes)
+def first_operator(module: fx.GraphModule, known: dict[fx.Node, Any], shows: Shows) -> fx.Node:
+    """The first one that shows it, of a graph that is known to. known: eager's values. Halves are tried, with what they
+    read as inputs; where it takes operators of both, more and more of them from the first one on."""
+    region = _repro.operators(module)
+
+    def shown_by(nodes: list[fx.Node]) -> bool:
+        return shows(*_repro.part_of(module, nodes, _repro.last_of(nodes), known))
+
+    while len(region) > 1:
+        middle = len(region) // 2
+        half = next((h for h in (region[:middle], region[middle:]) if shown_by(h)), None)
+        if half is None:
+            break
+        region = half
+    low, high = 1, len(region)
     while low < high:
         middle = (low + high) // 2
-        if shows(_repro.with_outputs(module, _repro.last_of(nodes[:middle])), list(inputs)):
+        if shown_by(region[:middle]):
             high = middle
         else:
             low = middle + 1
-    return nodes[:high]
+    return region[high - 1]
 
 
 def smallest_before(

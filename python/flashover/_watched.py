@@ -1,5 +1,5 @@
-"""Graphs that are watched while they are compiled and called (src/entry/checked.h): compiled code and eager on copies of
-a call's inputs, and the graph's values as a torch.fx module that computes each."""
+"""Graphs that are watched while they are compiled and called (src/entry/checked.h): compiled code and eager on copies
+of a call's inputs, and the graph's values as a torch.fx module that computes each."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class WatchedGraph:
         outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
         written = dict(self._known["written"])
         sources = {n: self._known["results"][r][1] if r >= 0 else written[-1 - r] for n, r in self._known["tangents"]}
-        late = {n: written[i] if i in written else None for n, i in self._known["late"]}
+        late = {n: written.get(i) for n, i in self._known["late"]}
         wanted = [v for v in (*sources.values(), *late.values()) if v is not None]
         if -1 in wanted:
             return None
@@ -187,6 +187,17 @@ class WatchedGraph:
     def values_of(self, outputs: Sequence[Any]) -> list[Any]:
         """The module's outputs in the order of run(); None where it has no such value."""
         return [outputs[v] if v >= 0 else None for v in self._values]
+
+    def maker(self, index: int, module: fx.GraphModule | None) -> tuple[str, str]:
+        """The operator that one of the values comes from, and its line; empty: it is not known."""
+        assert self._known is not None
+        if index < len(self._known["results"]):
+            return tuple(self._known["makers"][index])  # type: ignore[return-value]
+        if module is None or self._values[index] < 0:
+            return "", ""
+        node = next(n for n in module.graph.nodes if n.op == "output").args[0][self._values[index]]
+        source = _repro.operator_of(node)
+        return str(source.target), str(source.meta.get("stack_trace") or "")
 
     def says(self, index: int) -> str:
         """Which of the values this is."""

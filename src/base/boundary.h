@@ -7,9 +7,19 @@
 // `tell_of_exception` when the module is loaded. Functions that no exception can leave are declared noexcept instead.
 // tests/environment/test_boundaries.py reads the sources for entry points that are neither.
 #pragma once
+#include <cxxabi.h>
+#include <unistd.h>
+
 #include <type_traits>
 
 namespace flashover {
+
+// CPython ends a thread that wants the GIL after the interpreter has ended, by unwinding it (pthread_exit). Who catches
+// that must not go on, nor may it pass a noexcept or a destructor that wants the GIL, too: the thread waits for the
+// process to end, as CPython 3.14 lets it.
+[[noreturn]] inline void wait_for_the_end() noexcept {
+  for (;;) ::pause();
+}
 
 // Called while an exception is handled: makes a Python error of it. Needs the GIL.
 inline void (*tell_of_exception)() noexcept = nullptr;
@@ -34,6 +44,8 @@ struct Boundary<f> {
   static R call(A... args) noexcept {
     try {
       return f(args...);
+    } catch (abi::__forced_unwind&) {
+      wait_for_the_end();
     } catch (...) {
       tell_of_exception();
       return error_result<R>();

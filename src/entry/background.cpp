@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "compat/python_lock.h"
 #include "entry/capture_lock.h"
 #include "entry/entry.h"
 
@@ -134,7 +135,7 @@ bool wait_for_background(double seconds) {
       std::unique_lock held(q.mutex);
       done = q.changed.wait_for(held, std::chrono::milliseconds(20), [&q] { return q.jobs.empty() && !q.running; });
     }
-    PyEval_RestoreThread(saved);
+    compat::take_lock_again(saved);
     if (done) return true;
     if (PyErr_CheckSignals() < 0) return false;
     if (seconds >= 0 && Steady::now() - start > std::chrono::duration<double>(seconds)) return false;
@@ -155,7 +156,7 @@ void cancel_background(bool last) {
   if (!last || !q.thread.joinable()) return;
   PyThreadState* saved = PyEval_SaveThread();
   q.thread.join();
-  PyEval_RestoreThread(saved);
+  compat::take_lock_again(saved);
 }
 
 }  // namespace flashover::entry

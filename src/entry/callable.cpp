@@ -23,9 +23,9 @@ const char* text_of(PyObject* o) {
 }
 
 PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"function",  "self",      "through_call", "name",    "backend",      "custom",
-                                "fullgraph", "keep_text", "options",      "dynamic", "guard_filter", "watcher",
-                                nullptr};
+  static const char* names[] = {"function",     "self",      "through_call", "name",    "backend",
+                                "custom",       "fullgraph", "keep_text",    "options", "dynamic",
+                                "guard_filter", "watcher",   nullptr};
   PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr, *dynamic = Py_None,
            *guard_filter = Py_None, *watcher = Py_None;
   const char *name = "", *backend = "flashover";

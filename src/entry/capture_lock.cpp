@@ -8,6 +8,7 @@
 #include <mutex>
 #include <new>
 
+#include "compat/python_lock.h"
 #include "frame/operands.h"
 
 namespace flashover::entry {
@@ -33,7 +34,7 @@ CaptureLock::CaptureLock(IfHeld otherwise) {
     const frame::AtRest rests;  // the capture that this waits for may want the arguments of this call
     PyThreadState* saved = PyEval_SaveThread();
     locked_ = compile_mutex().try_lock_for(std::chrono::milliseconds(20));
-    PyEval_RestoreThread(saved);
+    compat::take_lock_again(saved);
     if (locked_) break;
     if (PyErr_CheckSignals() < 0) return;
   }

@@ -9,11 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "base/boundary.h"
 #include "base/check.h"
 #include "base/unexpected_size.h"
+#include "compat/python_lock.h"
 #include "entry/entry.h"
 #include "entry/python_graph.h"
 #include "graph/analysis/symbolic.h"
+#include "graph/checkpoint.h"
 #include "graph/passes.h"
 
 namespace flashover::entry {
@@ -35,17 +38,17 @@ void run_without_gil(Runner& runner, const std::vector<at::Tensor>& inputs, std:
   try {
     runner.run(inputs.data(), inputs.size(), outputs);
   } catch (...) {
-    PyEval_RestoreThread(saved);
+    compat::take_lock_again(saved);
     throw;
   }
-  PyEval_RestoreThread(saved);
+  compat::take_lock_again(saved);
 }
 
 constexpr const char* kRunnerCapsule = "flashover.runner";
 using SharedRunner = std::shared_ptr<Runner>;
 
 // (tensors) -> tensors; None: what the graph took for granted is not so, another version serves the call.
-PyObject* run_by_python(PyObject* capsule, PyObject* given) noexcept {
+PyObject* run_by_python(PyObject* capsule, PyObject* given) {
   auto* runner = static_cast<SharedRunner*>(PyCapsule_GetPointer(capsule, kRunnerCapsule));
   if (!runner) return nullptr;
   try {
@@ -66,7 +69,7 @@ PyObject* run_by_python(PyObject* capsule, PyObject* given) noexcept {
   }
   return nullptr;
 }
-PyMethodDef run_method = {"run", run_by_python, METH_O, "Runs a graph on tensors."};
+PyMethodDef run_method = {"run", at_boundary<run_by_python>, METH_O, "Runs a graph on tensors."};
 
 PyObject* function_of(const SharedRunner& runner) {
   auto held = std::make_unique<SharedRunner>(runner);
@@ -110,6 +113,23 @@ PyObject* places_of_symbols(const graph::Graph& g) {
   return out.release();
 }
 
+// By output of the traced graph: the operator that made it, and the program's line.
+PyObject* makers_of(const graph::Graph& traced) {
+  std::map<ValueId, const graph::Node*> makers;
+  for (const graph::Node& n : traced.nodes)
+    for (const ValueId v : n.outs) makers.emplace(v, &n);
+  Reference out(PyList_New(0));
+  for (const graph::Output& o : traced.outputs) {
+    const auto found = makers.find(o.value);
+    const graph::Node* n = found == makers.end() ? nullptr : found->second;
+    const std::string place =
+        n && n->location >= 0 ? graph::str(traced.facts.locations[static_cast<size_t>(n->location)]) : "";
+    Reference maker(Py_BuildValue("(ss)", n ? n->op->name.c_str() : "", place.c_str()));
+    if (PyList_Append(out.p, maker.p) != 0) throw python_error();
+  }
+  return out.release();
+}
+
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
 // What becomes of a graph, in words of its inputs and outputs; `values`: what its outputs are to be.
@@ -136,7 +156,8 @@ Described described(const graph::Graph& g, const graph::Joint& joint) {
       d.written.emplace_back(written, whole ? d.add(o.value) : -1);
     if (!joint.present || joint.results[i].tangent < 0) continue;
     const int32_t tangent = joint.tangents.at(static_cast<size_t>(joint.results[i].tangent));
-    if (i < visible || written >= 0) d.tangents.emplace_back(tangent, i < visible ? static_cast<int32_t>(i) : -1 - written);
+    if (i < visible || written >= 0)
+      d.tangents.emplace_back(tangent, i < visible ? static_cast<int32_t>(i) : -1 - written);
   }
   for (const graph::Mutation& m : g.mutations) d.written.emplace_back(m.input, d.add(m.value));
   for (size_t i = 0; joint.present && i < joint.gradients.size(); ++i) {
@@ -175,8 +196,8 @@ PyObject* describe(const graph::Graph& traced, const graph::Joint& facts) {
   bool symbols = false;
   for (const graph::Input& in : g.inputs) symbols |= graph::is_symbolic(g.type(in.value));
   Reference places(places_of_symbols(g)), results(pairs(d.results)), written(pairs(d.written)),
-      gradients(pairs(d.gradients)), tangents(pairs(d.tangents)), late(pairs(d.late));
-  return Py_BuildValue("{s:O,s:O,s:O,s:O,s:O,s:O,s:O,s:O,s:O,s:O}", "graph", values.p,
+      gradients(pairs(d.gradients)), tangents(pairs(d.tangents)), late(pairs(d.late)), makers(makers_of(traced));
+  return Py_BuildValue("{s:O,s:O,s:O,s:O,s:O,s:O,s:O,s:O,s:O,s:O,s:O}", "graph", values.p, "makers", makers.p,
                        "lasting", lasting.p, "places", places.p, "results", results.p, "written", written.p,
                        "gradients", gradients.p, "tangents", tangents.p, "late", late.p, "symbols",
                        symbols ? Py_True : Py_False, "training", joint.present ? Py_True : Py_False);

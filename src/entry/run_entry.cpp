@@ -10,6 +10,7 @@
 
 #include "base/boundary.h"
 #include "base/unexpected_size.h"
+#include "compat/python_lock.h"
 #include "entry/versions.h"
 #include "guards/arrays.h"
 #include "guards/objects.h"
@@ -104,11 +105,13 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
         PyThreadState* saved = PyEval_SaveThread();
         try {
           e->runner->run(inputs.data(), inputs.size(), outputs);
+        } catch (abi::__forced_unwind&) {
+          wait_for_the_end();
         } catch (...) {
-          PyEval_RestoreThread(saved);
+          compat::take_lock_again(saved);
           throw;
         }
-        PyEval_RestoreThread(saved);
+        compat::take_lock_again(saved);
       }
     } catch (...) {
       warnings.set_in_exception();
@@ -126,6 +129,8 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
       frame::rebuild_frames(e->capture, objects, wrapped.data(), frames);
     }
     for (PyObject* o : wrapped) Py_XDECREF(o);
+  } catch (abi::__forced_unwind&) {
+    wait_for_the_end();
   } catch (python_error& error) {
     error.restore();
   } catch (const run::Mismatch& m) {

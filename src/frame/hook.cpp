@@ -114,6 +114,8 @@ Way way_of(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) noe
 PyObject* give_to(const FrameTaker& w, PyThreadState* tstate, _PyInterpreterFrame* frame) {
   try {
     return w.take(tstate, frame);
+  } catch (abi::__forced_unwind&) {
+    wait_for_the_end();
   } catch (...) {
     tell_of_exception();
     return abandon_frame(tstate, frame);

@@ -11,6 +11,7 @@
 
 #include "compat/evaluator.h"
 #include "compat/opcodes.h"
+#include "compat/python_lock.h"
 #include "frame/bytecode/depth.h"
 #include "frame/fetched_error.h"
 
@@ -181,7 +182,7 @@ bool wait_until_unused(PyObject* const* objects, size_t count, double& seconds) 
        waited = std::chrono::duration<double>(Clock::now() - start).count()) {
     PyThreadState* self = PyEval_SaveThread();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
-    PyEval_RestoreThread(self);
+    compat::take_lock_again(self);
     used = in_use_elsewhere(objects, count);
   }
   seconds -= std::chrono::duration<double>(Clock::now() - start).count();

@@ -59,6 +59,8 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
       else if (c.gives_up(request, code,
                           replaced ? "the function was given other code" : "an instruction that only CPython knows"))
         outcome = Continuations::Outcome::kNotTaken;
+    } catch (abi::__forced_unwind&) {
+      wait_for_the_end();
     } catch (...) {
       tell_of_exception();
     }
@@ -94,6 +96,8 @@ PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<F
                 Continuations& c, bool fresh = false) {
   try {
     return drive_on(tstate, frame, frames, at, c, fresh);
+  } catch (abi::__forced_unwind&) {
+    wait_for_the_end();
   } catch (...) {  // out of memory between two instructions: the program sees it there
     tell_of_exception();
     return _PyEval_EvalFrameDefault(tstate, frame, 1);

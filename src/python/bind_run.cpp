@@ -1,11 +1,9 @@
 // Plans from Python, for the tests; and the hooks that tell run/writes.h who got hold of a tensor's memory.
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
-#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +13,7 @@
 #include "base/boundary.h"
 #include "base/check.h"
 #include "base/interrupt.h"
+#include "compat/python_lock.h"
 #include "frame/signals.h"
 #include "python/bind.h"
 #include "run/arena.h"
@@ -300,15 +299,7 @@ void drop_object(void* object) {
 
 }  // namespace
 
-// Takes the interpreter's lock again. A thread that comes late, when the interpreter ends, is unwound by CPython: that
-// may not pass through frames that catch everything, so the thread sleeps until the process is gone, as from 3.14 on.
-void take_python_lock(void* state) {
-  try {
-    PyEval_RestoreThread(static_cast<PyThreadState*>(state));
-  } catch (abi::__forced_unwind&) {
-    for (;;) ::pause();
-  }
-}
+void take_python_lock(void* state) { compat::take_lock_again(static_cast<PyThreadState*>(state)); }
 
 void bind_run(py::module_& m) {
   install_hooks();

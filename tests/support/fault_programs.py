@@ -1,9 +1,9 @@
-"""Programs of about a thousand operators, and faults that are put into the code that is compiled of them: a C++ compiler
-that edits kernels, and FLASHOVER_TEST_EDIT_PLAN (src/compile/edit_plan.h) for all that is no kernel.
+"""Programs of about a thousand operators, and faults that are put into the code that is compiled of them: by a C++
+compiler that edits kernels, and by FLASHOVER_TEST_EDIT_PLAN (src/compile/edit_plan.h) for all that is no kernel.
 
 Each operator that can be given a fault has a number of its own, by which the edits find it in whatever it is compiled
-with. So compiled code really computes otherwise: forward or backward, inside of fused kernels, in calls of libraries, in
-views, in writes to inputs.
+with. So compiled code really computes otherwise: forward or backward, inside of fused kernels, in calls of libraries,
+in writes to inputs.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _literal(text: str, least: int = 0) -> Callable[[Site], str]:
 
 
 def _called(name: str) -> Callable[[Site], str]:
-    return lambda site: f"(call aten\\.{name}\\..*, ){re.escape(f'{site.number:.17g}')}\\)\t$01{site.number + 0.01})"
+    return lambda site: f"call aten.{name}.\t, {site.number:.17g})\t, {site.number * 1.03})"
 
 
 IN_KERNELS = ("leaky_relu", "elu", "add", "mul", "sum")
@@ -151,7 +151,7 @@ FAULTS = [
     Fault("a number in a kernel, 3 % off", "wrong", IN_KERNELS, _literal("({c}f * 1.03f)")),
     Fault("one iteration of a kernel", "wrong", ("leaky_relu", "mul"), _literal("(o == 1 ? {c}f * 1.5f : {c}f)")),
     Fault(
-        "only in kernels of 60 lines and more", "wrong", ("leaky_relu", "mul", "elu"), _literal("({c}f * 1.03f)", 60)
+        "only in kernels of 45 lines and more", "wrong", ("leaky_relu", "mul", "elu"), _literal("({c}f * 1.03f)", 45)
     ),
     Fault("an argument of a library's call", "wrong", ("addmm",), plan=_called("addmm")),
     Fault("an argument of a library's call", "wrong", ("baddbmm",), plan=_called("baddbmm")),
