@@ -166,7 +166,7 @@ class Checker:
         """The part of a graph around an operator that still shows the difference; where no part does, all that leads
         to it."""
         deadline = time.monotonic() + _SECONDS_TO_SHRINK
-        found = _reduce.smallest_before(module, node, known, self.shows, deadline)
+        found = _reduce.smallest_part(module, node, known, self.shows, deadline)
         return found or (_repro.with_outputs(module, [node]), list(inputs))
 
 

@@ -85,13 +85,15 @@ def _sink(topic: str, text: str, reason: str, stack: str) -> None:
     _loggers[topic].info("%s", "\n".join([text, *called, *helps]), extra={"flashover_reason": row.name})
 
 
-def set_logs(topics: str = "") -> None:
-    """Writes these topics (with commas between; "all"; "": none) to stderr, as FLASHOVER_LOGS does.
+def set_logs(topics: str = "", **named: bool) -> None:
+    """Writes these topics (with commas between; "all"; "": none) to stderr, as FLASHOVER_LOGS does. Topics may be named
+    as torch's set_logs has it, too: set_logs(recompiles=True).
 
     The same by logging: logging.getLogger("flashover.recompiles").setLevel(logging.INFO) hands them to the program's
     own handlers. An unknown topic is a warning.
     """
     wanted = {word.strip() for word in topics.split(",")} - {""}
+    wanted |= {name for name, on in named.items() if on}
     for unknown in sorted(wanted - {*TOPICS, "all"}):
         names = (*TOPICS, "all")
         warnings.warn(

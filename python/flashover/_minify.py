@@ -76,7 +76,7 @@ class Bench:
         found = self.outcome(part, given)
         if found["kind"] == self.kind:
             self.says = found["says"]
-        return found["kind"] == self.kind
+        return bool(found["kind"] == self.kind)
 
 
 def _record(folder: Path, given: argparse.Namespace) -> dict[str, str] | None:
@@ -123,7 +123,7 @@ def _first(module: fx.GraphModule, inputs: list[Any], known: dict[fx.Node, Any],
     if bench.kind == "wrong":
         found = bench.outcome(_repro.with_outputs(module, nodes), inputs)
         if found["kind"] == "wrong":
-            return nodes[found["index"]]
+            return nodes[int(found["index"])]
     return _reduce.first_operator(module, known, bench.shows)
 
 
@@ -147,7 +147,7 @@ def minimize(folder: Path, found: dict[str, str], given: argparse.Namespace) -> 
         with torch.no_grad():
             known = _repro.values(module, clones(inputs))
         node = _first(module, inputs, known, bench)
-        found_part = _reduce.smallest_before(module, node, known, bench.shows, deadline)
+        found_part = _reduce.smallest_part(module, node, known, bench.shows, deadline)
         part, used = found_part or (module, inputs)
         plain, made_by = _repro.plainest(part, used, lambda values: bench.shows(part, values))
         source = _repro.operator_of(node)

@@ -40,28 +40,34 @@ def first_operator(module: fx.GraphModule, known: dict[fx.Node, Any], shows: Sho
     return region[high - 1]
 
 
-def smallest_before(
+def smallest_part(
     module: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Any], shows: Shows, deadline: float
 ) -> Part | None:
-    """The part that ends in `node`: what it reads is an input, with eager's value. None: no such part shows it."""
-    order = _repro.before(module, node)
-    for size in (*(s for s in _SIZES if s < len(order)), len(order)):
-        inside = order[-size:]
-        if shows(*_repro.part_of(module, inside, [node], known)):
-            inside = _without_needless(module, inside, node, known, shows, deadline)
-            return _repro.part_of(module, inside, [node], known)
+    """The part that ends in `node`, or, where the fault takes what comes later (it is a matter of what is fused), one
+    around it: what it reads is an input, with eager's value. None: no such part shows it."""
+
+    def ending_there(inside: list[fx.Node]) -> Part:
+        return _repro.part_of(module, inside, [node], known)
+
+    def whole(inside: list[fx.Node]) -> Part:
+        return _repro.part_of(module, inside, _repro.last_of(inside), known)
+
+    order, nodes = _repro.before(module, node), _repro.operators(module)
+    at = nodes.index(node)
+    for size in (*(s for s in _SIZES if s < len(nodes)), len(nodes)):
+        for inside, part in (
+            (order[-size:], ending_there),
+            (nodes[max(0, at - size // 2) : at + size // 2 + 1], whole),
+        ):
+            if shows(*part(inside)):
+                return part(_without_needless(inside, node, part, shows, deadline))
         if time.monotonic() > deadline:
             break
     return None
 
 
 def _without_needless(
-    module: fx.GraphModule,
-    inside: list[fx.Node],
-    node: fx.Node,
-    known: dict[fx.Node, Any],
-    shows: Shows,
-    deadline: float,
+    inside: list[fx.Node], node: fx.Node, part: Callable[[list[fx.Node]], Part], shows: Shows, deadline: float
 ) -> list[fx.Node]:
     """Leaves operators out, many at once and then one by one, as long as the fault stays."""
     at_once = len(inside) // 2
@@ -69,7 +75,7 @@ def _without_needless(
         start, dropped = 0, False
         while start < len(inside) and time.monotonic() < deadline:
             fewer = [*inside[:start], *inside[start + at_once :]]
-            if node in fewer and shows(*_repro.part_of(module, fewer, [node], known)):
+            if node in fewer and shows(*part(fewer)):
                 inside, dropped = fewer, True
             else:
                 start += at_once

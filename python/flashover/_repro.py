@@ -129,7 +129,9 @@ def part_of(
         inside |= set(numbers)
         todo += numbers
     order = [n for n in module.graph.nodes if n in inside]
-    graph, copies, given = fx.Graph(), {}, []
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    given: list[Any] = []
     outside: dict[fx.Node, None] = {}
     for n in order:
         outside |= {m: None for m in n.all_input_nodes if m not in inside}

@@ -28,10 +28,10 @@ def clones(inputs: Sequence[Any]) -> list[Any]:
         t = t.detach()
         key = t.untyped_storage().data_ptr()
         if key not in storages or not key:
-            whole = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())  # type: ignore[call-overload]
+            whole = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())
             storages[key] = whole.clone()
         copied = torch.empty(0, dtype=t.dtype, device=t.device)
-        made.append(copied.set_(storages[key].untyped_storage(), t.storage_offset(), t.size(), t.stride()))  # type: ignore[call-overload]
+        made.append(copied.set_(storages[key].untyped_storage(), t.storage_offset(), t.size(), t.stride()))
     return made
 
 
@@ -40,7 +40,7 @@ class RandomState:
 
     def __init__(self) -> None:
         self._cpu = torch.random.get_rng_state()
-        started = torch.cuda.is_available() and torch.cuda.is_initialized()
+        started = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._cuda = torch.cuda.get_rng_state_all() if started else []
 
     def restore(self) -> None:
@@ -192,7 +192,7 @@ class WatchedGraph:
         """The operator that one of the values comes from, and its line; empty: it is not known."""
         assert self._known is not None
         if index < len(self._known["results"]):
-            return tuple(self._known["makers"][index])  # type: ignore[return-value]
+            return tuple(self._known["makers"][index])
         if module is None or self._values[index] < 0:
             return "", ""
         node = next(n for n in module.graph.nodes if n.op == "output").args[0][self._values[index]]

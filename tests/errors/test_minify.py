@@ -170,5 +170,25 @@ def test_needless_operators_are_left_out() -> None:
     known = _repro.values(module, inputs)
     last = _reduce.first_operator(module, known, shows)
     assert last.target is aten.cos.default
-    found = _reduce.smallest_before(module, last, known, shows, time.monotonic() + 60)
+    found = _reduce.smallest_part(module, last, known, shows, time.monotonic() + 60)
     assert found is not None and len(_repro.operators(found[0])) == 2
+
+
+def test_what_a_fault_takes_may_come_later() -> None:
+    """It is there only where the cosine is fused with what follows."""
+    aten = torch.ops.aten
+    graph = fx.Graph()
+    value = graph.placeholder("x")
+    for i in range(60):
+        value = graph.call_function(aten.cos.default if i == 2 else aten.neg.default, (value,))
+    graph.output((value,))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+
+    def shows(part: fx.GraphModule, _: list[object]) -> bool:
+        names = [n.target for n in part.graph.nodes if n.op == "call_function"]
+        return aten.cos.default in names and len(names) - names.index(aten.cos.default) > 5
+
+    known = _repro.values(module, [torch.ones(3)])
+    cos = next(n for n in graph.nodes if n.target is aten.cos.default)
+    found = _reduce.smallest_part(module, cos, known, shows, time.monotonic() + 60)
+    assert found is not None and len(_repro.operators(found[0])) == 6

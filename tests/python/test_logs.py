@@ -50,7 +50,7 @@ def test_a_level_hands_them_to_the_programs_handlers(
 
 
 def test_training_logs_its_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    flashover.set_logs("plan")
+    flashover.set_logs(plan=True)
     flashover.compile(torch.nn.Linear(4, 4))(torch.ones(2, 4)).sum().backward()
     err = capsys.readouterr().err
     assert "Linear, plan_forward:" in err and "Linear, plan_backward:" in err
