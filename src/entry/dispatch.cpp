@@ -19,6 +19,7 @@
 #include "entry/run_entry.h"
 #include "entry/stance.h"
 #include "entry/torch_config.h"
+#include "frame/marks.h"
 #include "frame/signals.h"
 #include "frame/tracers.h"
 #include "guards/arrays.h"
@@ -239,14 +240,35 @@ PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, siz
   return alone ? call_original(c, args, nargsf, kwnames) : call_original_taking_callees(c, args, nargsf, kwnames);
 }
 
-// A version that lost: such calls run eager from now on, without what they call being compiled.
+// A version that lost: such calls run eager from now on, without what they call being compiled. Of one with breaks, other
+// frames than those with the breaks may be faster compiled all the same: that is a race of its own, in which the program
+// as it is written takes the compiled code's place.
 void retreat(Callable* c, Entry& e, const Race& race) {
+  const bool has_others = e.kind == Entry::Kind::kCompiled && !e.alone && !e.capture.frames.empty();
+  if (has_others && !(c->function && frame::disables_callees(c->function))) e.racing = std::make_shared<RaceClock>();
   e.reason = "it is slower compiled: " + race.text();
   e.kind = Entry::Kind::kEager;
   e.cause = EagerCause::kSlower;
   e.alone = true;
   e.where.clear();
   log(Topic::kBreaks, c->state->settings.name + " retreats: " + e.reason);
+}
+
+// Whether the frames that it calls race (retreat()).
+bool others_race(const Entry& e) { return e.racing && e.cause == EagerCause::kSlower; }
+
+void settle_race(Callable* c, const EntryPtr& entry) {
+  const std::shared_ptr<RaceClock> clock = entry->racing;
+  if (!clock || !clock->race().over()) return;
+  const bool eager = clock->race().winner() == Race::Side::kEager, others = others_race(*entry);
+  entry->racing.reset();
+  if (others && eager) {
+    entry->alone = false;
+    entry->reason += "; the functions that it calls are compiled, each by itself";
+    log(Topic::kBreaks, c->state->settings.name + ": " + entry->reason);
+  } else if (eager && entry->cause != EagerCause::kSlower) {
+    retreat(c, *entry, clock->race());
+  }
 }
 
 // A call of a version that is timed against the program.
@@ -256,15 +278,12 @@ PyObject* call_racing(Callable* c, const EntryPtr& entry, Bound& bound, SourceOb
   const Held held(reinterpret_cast<PyObject*>(c));
   const std::shared_ptr<RaceClock> clock = entry->racing;
   const bool eager = clock->start(c->state->calls) == Race::Side::kEager;
-  const auto settle = [&] {
-    if (!clock->race().over()) return;
-    entry->racing.reset();
-    if (clock->race().winner() == Race::Side::kEager && entry->cause != EagerCause::kSlower)
-      retreat(c, *entry, clock->race());
-  };
-  settle();
+  settle_race(c, entry);
+  const bool races = entry->racing == clock;
   PyObject* result;
-  if (eager && entry->racing) {
+  if (races && eager && others_race(*entry)) {
+    result = call_original_taking_callees(c, args, nargsf, kwnames);
+  } else if (races && eager) {
     result = call_original(c, EagerCause::kTimed, kWhy, args, nargsf, kwnames);
   } else if (entry->kind == Entry::Kind::kEager) {
     result = call_eager(c, *entry, args, nargsf, kwnames);
@@ -273,7 +292,7 @@ PyObject* call_racing(Callable* c, const EntryPtr& entry, Bound& bound, SourceOb
     result = run_call(c, entry, bound, objects, args, nargsf, kwnames);
   }
   clock->stop();
-  if (entry->racing) settle();
+  if (entry->racing == clock) settle_race(c, entry);
   return result;
 }
 
@@ -281,7 +300,8 @@ PyObject* call_racing(Callable* c, const EntryPtr& entry, Bound& bound, SourceOb
 // be compiled now.
 EntryPtr the_one_that_lost(const CallableState& s) {
   constexpr int64_t kAsks = 16;
-  const bool lost = s.entries.size() == 1 && s.entries.front()->cause == EagerCause::kSlower;
+  if (s.entries.size() != 1) return nullptr;
+  const bool lost = s.entries.front()->cause == EagerCause::kSlower && !s.entries.front()->racing;
   return lost && s.calls % kAsks != 0 ? s.entries.front() : nullptr;
 }
 

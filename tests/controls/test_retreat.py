@@ -4,7 +4,7 @@ ways; results, effects and what is said of it."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,48 @@ def test_what_is_faster_stays_compiled() -> None:
         decide(fast, x)
     assert state_of(fast) == "compiled"
     assert fast.stats().eager_calls <= 9  # those that were timed: three a race
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Several wait for one another on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_what_a_frame_that_lost_calls_stays_compiled(one_thread: None) -> None:
+    """The frame with the breaks loses, the function that it calls wins by itself."""
+
+    def layers(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = (x * 1.01 + 0.1).sin() * 0.5
+        return x.relu() * 2
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        y = layers(x)
+        z = y[:4, :1000].reshape(-1)
+        for _ in range(8):
+            flashover.graph_break()
+            z = torch.asinh(z)
+        return y + z.sum()
+
+    fast, x = flashover.compile(outer), torch.randn(100, 1000)
+    with torch.no_grad():
+        for y in calls(fast, x, count=60):
+            torch.testing.assert_close(y, outer(x))
+        decide(fast, x)
+        for _ in range(200):
+            said = next(e for e in fast.entries() if not e["continues"])
+            if said["reason"].endswith("each by itself"):
+                break
+            calls(fast, x, count=1)
+    assert said["state"] == "slower" and said["reason"].endswith("are compiled, each by itself"), said
+    before = fast.stats().kernels
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), outer(x))
+    assert fast.stats().kernels == before
 
 
 def test_effects_happen_once_in_each_call() -> None:
