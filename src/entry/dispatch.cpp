@@ -244,8 +244,10 @@ PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, siz
 // frames than those with the breaks may be faster compiled all the same: that is a race of its own, in which the program
 // as it is written takes the compiled code's place.
 void retreat(Callable* c, Entry& e, const Race& race) {
+  constexpr int kFew = 8;  // calls that compile something
   const bool has_others = e.kind == Entry::Kind::kCompiled && !e.alone && !e.capture.frames.empty();
-  if (has_others && !(c->function && frame::disables_callees(c->function))) e.racing = std::make_shared<RaceClock>();
+  if (has_others && !(c->function && frame::disables_callees(c->function)))
+    e.racing = std::make_shared<RaceClock>(kFew);
   e.reason = "it is slower compiled: " + race.text();
   e.kind = Entry::Kind::kEager;
   e.cause = EagerCause::kSlower;
@@ -266,6 +268,8 @@ void settle_race(Callable* c, const EntryPtr& entry) {
     entry->alone = false;
     entry->reason += "; the functions that it calls are compiled, each by itself";
     log(Topic::kBreaks, c->state->settings.name + ": " + entry->reason);
+  } else if (others) {
+    log(Topic::kBreaks, c->state->settings.name + ": nor are the functions that it calls faster compiled");
   } else if (eager && entry->cause != EagerCause::kSlower) {
     retreat(c, *entry, clock->race());
   }

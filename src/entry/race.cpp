@@ -14,7 +14,6 @@ constexpr int kWins = 3;           // eager calls that must be faster
 constexpr int kLosses = 2;         // and so many that are not, and it is over
 constexpr int kRaces = 3;          // a busy machine may have decided the ones before
 constexpr int kRest = 100;         // calls until the second one; four times as many until the next
-constexpr int kMostSpoiled = 100;  // a program that never stands still is not measured
 constexpr double kClear = 0.95;    // of the compiled calls' time: less is a win
 constexpr double kHopeless = 2.0;  // times the compiled calls' time: more decides at once
 
@@ -84,7 +83,7 @@ void Race::lose_or_rest() {
 void Race::spoil() {
   trial_.reset();
   steady_ = 0;
-  if (++spoiled_ >= kMostSpoiled) winner_ = Side::kCompiled;
+  if (++spoiled_ >= most_spoiled_) winner_ = Side::kCompiled;
 }
 
 std::string Race::text() const {

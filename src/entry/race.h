@@ -18,6 +18,8 @@ namespace flashover::entry {
 class Race {
  public:
   enum class Side : uint8_t { kCompiled, kEager };
+  static constexpr int kMostSpoiled = 100;  // a program that never stands still is not measured
+  explicit Race(int most_spoiled = kMostSpoiled) : most_spoiled_(most_spoiled) {}
   // The next call belongs to no race: it is compiled, and its time is of no interest.
   bool rests();
   // Which way the next call goes.
@@ -34,6 +36,7 @@ class Race {
   void judge(double after);
   void lose_or_rest();
 
+  int most_spoiled_;
   std::optional<Side> winner_;
   int warm_ = 0, steady_ = 0, trials_ = 0, wins_ = 0, losses_ = 0, spoiled_ = 0, races_ = 0, rest_ = 0;
   double before_ = 0;

@@ -17,6 +17,7 @@ bool may_race(const Settings& settings, const Entry& entry);
 
 class RaceClock {
  public:
+  explicit RaceClock(int most_spoiled = Race::kMostSpoiled) : race_(most_spoiled) {}
   // A call starts, the callable's number `call`. Which way it goes; the race may be over with that.
   Race::Side start(int64_t call);
   void stop();
