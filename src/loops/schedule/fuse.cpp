@@ -278,6 +278,7 @@ class Fuser {
   struct UnitState {
     int32_t group = -1, node = -1;
     std::vector<uint64_t> before;
+    bool is_before = false;  // another one
   };
   static bool test(const std::vector<uint64_t>& bits, int32_t i) {
     const auto word = static_cast<size_t>(i) / 64;
@@ -296,13 +297,15 @@ class Fuser {
     std::vector<uint64_t> add = units_[on].before;
     set(add, on);
     unite(units_[unit].before, add);
+    units_[on].is_before = true;
+    if (!units_[unit].is_before) return;
     for (UnitState& u : units_)
       if (test(u.before, unit)) unite(u.before, add);
   }
 
   void add_extern(int32_t n) {
     const auto unit = static_cast<int32_t>(units_.size());
-    units_.push_back({-1, n, {}});
+    units_.push_back({-1, n});
     extern_unit_[n] = unit;
     const graph::Node& node = p_.graph.nodes[n];
     for (int32_t maker : makers_of_sizes(n)) depend(unit, extern_unit_[maker]);
@@ -331,7 +334,7 @@ class Fuser {
     }
     if (unit < 0) {
       unit = static_cast<int32_t>(units_.size());
-      units_.push_back({static_cast<int32_t>(groups_.size()), -1, {}});
+      units_.push_back({static_cast<int32_t>(groups_.size()), -1});
       Group& g = groups_.emplace_back();
       g.frozen = node.frozen;
       g.nodes = {id};
@@ -383,7 +386,11 @@ class Fuser {
     for (const Access& a : node.reads) {
       for (int32_t producer : producers_[a.value]) add(producer, 4 * bytes(a.value) + 1);
       if (bytes(a.value) * 4 < total) continue;
-      for (int32_t reader : readers_[a.value]) add(reader, bytes(a.value));
+      // (What each step of a long loop reads, such as weights, has thousands of readers.)
+      constexpr size_t kLatest = 64;
+      const std::vector<int32_t>& readers = readers_[a.value];
+      for (size_t i = readers.size() - std::min(readers.size(), kLatest); i < readers.size(); ++i)
+        add(readers[i], bytes(a.value));
     }
     if (node.partial)
       for (int32_t producer : producers_[node.value]) add(producer, bytes(node.value));
