@@ -533,8 +533,8 @@ constexpr CallableKind kOtherCallables[] = {
 constexpr bool (*kInterceptions[])(Interpreter&, const PythonCall&, PyObject**) = {
     CallHandlers::marked, CallHandlers::polyfill, CallHandlers::checked_item, CallHandlers::logged,
     CallHandlers::arrays};
-constexpr bool (*kInterceptionsOfC[])(Interpreter&, const PythonCall&, PyObject**) = {CallHandlers::tensor_makers,
-                                                                                      CallHandlers::numbers};
+constexpr bool (*kInterceptionsOfC[])(Interpreter&, const PythonCall&, PyObject**) = {
+    CallHandlers::tensor_makers, CallHandlers::cache_of_changing_numbers, CallHandlers::numbers};
 
 // The generator that tuple() or list() runs: what it yields is only put together.
 PyObject* generator_to_gather(const PythonCall& c) {

@@ -43,6 +43,7 @@ struct CallHandlers {
   static PyObject* wrapper_descriptor(Interpreter& in, const PythonCall& c);
   static PyObject* class_method_descriptor(Interpreter& in, const PythonCall& c);
   static PyObject* partial(Interpreter& in, const PythonCall& c);
+  static bool cache_of_changing_numbers(Interpreter& in, const PythonCall& c, PyObject** result);
   static PyObject* lru_cache(Interpreter& in, const PythonCall& c);
   static PyObject* weak_reference(Interpreter& in, const PythonCall& c);
   static PyObject* script_function(Interpreter& in, const PythonCall& c);

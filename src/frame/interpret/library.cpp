@@ -47,10 +47,16 @@ bool is_library_code(PyCodeObject* code) {
     if (file != nullptr && std::strstr(file, "/copyreg.py") != nullptr) return true;
     PyErr_Clear();
   }
-  // In which order torch.einsum multiplies: any is right, and only sizes say which is the quickest.
-  if (PyUnicode_CompareWithASCIIString(code->co_name, "contract_path") == 0) {
+  // Functions of libraries that only look something up: in which order torch.einsum multiplies, where any is right, and
+  // what einops takes for the class of a tensor, which it looks for among its classes and remembers.
+  struct Lookup {
+    const char *name, *file;
+  };
+  static constexpr Lookup kLookups[] = {{"contract_path", "/opt_einsum/"}, {"get_backend", "/einops/_backends.py"}};
+  for (const Lookup& l : kLookups) {
+    if (PyUnicode_CompareWithASCIIString(code->co_name, l.name) != 0) continue;
     const char* file = PyUnicode_AsUTF8(code->co_filename);
-    if (file != nullptr && std::strstr(file, "/opt_einsum/") != nullptr) return true;
+    if (file != nullptr && std::strstr(file, l.file) != nullptr) return true;
     PyErr_Clear();
   }
   // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of

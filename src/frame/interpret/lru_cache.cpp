@@ -1,6 +1,7 @@
 // Functions behind functools.lru_cache: what the cache holds is asked again by the guards, and what captures and guards
 // ask it does not count as calls of the program.
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -39,6 +40,17 @@ bool is_key_by_identity(PyObject* o) {
   return Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash &&
          Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare &&
          !(k.module != nullptr && PyObject_TypeCheck(o, k.module));
+}
+
+// A cache is asked by the values of its arguments. What a library's function computes is the same without it (the
+// program's own may count its calls).
+Ref behind_librarys_cache(PyObject* f) {
+  Ref inner = Ref::steal(PyObject_GetAttrString(f, "__wrapped__"));
+  if (!inner) PyErr_Clear();
+  if (!inner || !PyFunction_Check(inner.get())) return {};
+  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(inner.get()))->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::strstr(file, "-packages/") != nullptr ? std::move(inner) : Ref();
 }
 
 }  // namespace
@@ -105,6 +117,17 @@ Ref Interpreter::cached_result(PyObject* f, PyObject* const* args, size_t count,
   for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args[i]));
   first_call = Ref::steal(PyTuple_Pack(2, f, all.get()));
   throw Declined("a function with an lru_cache is called for the first time");
+}
+
+bool CallHandlers::cache_of_changing_numbers(Interpreter& in, const PythonCall& c, PyObject** result) {
+  if (Py_TYPE(c.f) != known_types().lru_cache || in.session == nullptr || !in.recorder.numbers.any()) return false;
+  if (std::none_of(c.args, c.args + c.count(), [&](PyObject* o) { return in.recorder.numbers.holds(o); })) return false;
+  Ref inner = behind_librarys_cache(c.f);
+  if (!inner) return false;
+  if (!in.recorder.is_old(inner.get())) in.recorder.constant(inner.get());
+  in.tail_ = c.tail;
+  *result = in.call(inner.get(), c.args, c.nargs, c.kwnames);
+  return true;
 }
 
 PyObject* CallHandlers::lru_cache(Interpreter& in, const PythonCall& c) {
