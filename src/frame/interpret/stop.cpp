@@ -94,7 +94,12 @@ void Interpreter::abort(const std::string& reason) noexcept {
 void Interpreter::abort_for(const std::exception& e) noexcept {
   try {
     ending_.out_of_memory = ending_.out_of_memory || trace::says_no_memory(e);
-    abort(ending_.out_of_memory ? "out of memory" : std::string("internal error: ") + e.what());
+    if (ending_.out_of_memory)
+      abort("out of memory");
+    else if (session != nullptr && session->declined())  // what it throws is torch's kind of exception
+      abort(session->decline_reason());
+    else
+      abort(std::string("internal error: ") + e.what());
   } catch (const std::exception&) {
     abort({});
   }
