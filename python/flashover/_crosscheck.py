@@ -9,6 +9,7 @@ arbiter. Then the graph's values are computed by parts that are compiled for tha
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -178,13 +179,15 @@ class Comparison:
         self.state = RandomState()
         self._beside: dict[int, torch.Tensor] = {}
         self.raised = ""  # by compiled code, where eager goes through
+        self.unchecked = ""  # why there was nothing to compare with
 
     def run(self, compiled: Run, eager: Run) -> Difference | None:
         try:
             try:
                 expected, self._beside = self.graph.run(eager, self.inputs)
-            except Exception:
-                return None  # as the program does by itself
+            except Exception as error:  # as the program does by itself, most likely
+                self.unchecked = f"{type(error).__name__}: {error}".partition("\n")[0]
+                return None
             self.state.restore()
             try:
                 got, _ = self.graph.run(compiled, self.inputs)
@@ -219,7 +222,10 @@ class Crosschecked:
 
     def call(self, inputs: Tensors, compiled: Run, eager: Run) -> None:
         self._calls += 1
-        if not self._graph or (self._calls > self._check.first and self._calls % EVERY):
+        if self._calls > self._check.first and self._calls % EVERY:
+            return
+        if not self._graph:
+            self._leave_out("the graph has no form as values")
             return
         comparison = Comparison(self._graph, inputs)
         found = comparison.run(compiled, eager)
@@ -229,6 +235,11 @@ class Crosschecked:
                 self._fail(found, comparison)
             if comparison.raised:
                 self._give_up(f"compiled code {comparison.raised}; eager does not", comparison)
+        if comparison.unchecked:
+            self._leave_out(comparison.unchecked)
+
+    def _leave_out(self, why: str) -> None:
+        warnings.warn(f"crosscheck: a graph of {self._check.name} is not checked: {why}", RuntimeWarning, stacklevel=3)
 
     def failed(self, why: str) -> None:
         """The compiler: that is said elsewhere."""

@@ -171,6 +171,7 @@ Described described(const graph::Graph& g, const graph::Joint& joint) {
 
 // None: it has no form as values.
 PyObject* describe(const graph::Graph& traced, const graph::Joint& facts) {
+  const sym::AssumeScope assume(traced.facts.sizes);
   graph::Joint joint = facts;
   graph::Graph g(graph::kNewProgram);
   try {

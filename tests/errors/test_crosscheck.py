@@ -42,7 +42,13 @@ def quiet() -> Iterator[None]:
     """A graph that runs eager would check nothing."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", exc.EagerWarning)
+        warnings.simplefilter("error", RuntimeWarning)  # a graph that is not checked
         yield
+
+
+def cuts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x[1:3, ::2] + x.unfold(1, 4, 2).sum(-1)[:2, :1]
+    return y, x.t()[1], torch.where(x > 0)[0].float().sum(), x[2]
 
 
 def small_types(x: torch.Tensor) -> torch.Tensor:
@@ -59,14 +65,22 @@ def picks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values.cumsum(-1), indices[..., :2]
 
 
-HEALTHY = {"types": small_types, "draws": draws, "picks": picks, "net": Net(), "conv": torch.nn.Conv1d(8, 4, 3)}
+HEALTHY = {
+    "types": small_types,
+    "cuts": cuts,
+    "draws": draws,
+    "picks": picks,
+    "net": Net(),
+    "conv": torch.nn.Conv1d(8, 4, 3),
+}
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", HEALTHY)
-def test_what_is_right_passes(name: str) -> None:
+def test_what_is_right_passes(name: str, dynamic: bool | None) -> None:
     f = HEALTHY[name]
     x = torch.randn(8, 16)
-    fast = flashover.compile(f, options=CHECKED)
+    fast = flashover.compile(f, dynamic=dynamic, options=CHECKED)
     with torch.no_grad():
         for _ in range(3):
             torch.manual_seed(1)
