@@ -1,0 +1,58 @@
+"""A reduced form of benchmarks/injected_faults.py: faults in programs of 150 operators are named by their lines."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fault_programs
+import pytest
+
+import flashover
+
+PACKAGE = Path(flashover.__file__).parent.parent
+KINDS: dict[str, dict[str, Any]] = {
+    "inference": {},
+    "training over symbols": {"training": True, "dynamic": True},
+    "breaks and writes": {"breaks": 2, "writes": 2},
+}
+
+
+def run(command: list[str], folder: Path, fault: Any, site: Any) -> subprocess.CompletedProcess[str]:
+    env = os.environ | fault_programs.environment(folder, fault, site) | {"PYTHONPATH": str(PACKAGE)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("operators", [("leaky_relu", "mul"), ("addmm", "baddbmm")])  # kernels, calls of libraries
+def test_crosscheck_names_the_line(kind: str, operators: tuple[str, ...], tmp_path: Path) -> None:
+    seeds = (fault_programs.make_program(n, sites=50, crosscheck=1, **KINDS[kind]) for n in range(10))
+    program = next(p for p in seeds if p.of(*operators))
+    site = random.Random(0).choice(program.of(*operators))
+    fault = next(f for f in fault_programs.FAULTS if f.kind == "wrong" and site.operator in f.operators)
+    (tmp_path / "program.py").write_text(program.text)
+    done = run([sys.executable, str(tmp_path / "program.py")], tmp_path, fault, site)
+    assert done.returncode != 0 and f"program.py:{site.line} in self" in done.stderr, done.stderr[-2000:]
+    sound = run([sys.executable, str(tmp_path / "program.py")], tmp_path / "sound", None, None)
+    assert sound.returncode == 0 and sound.stdout == "went through\n", sound.stderr[-2000:]
+
+
+@pytest.mark.timeout(300)
+def test_the_minifier_finds_a_crash_in_training_over_symbols(tmp_path: Path) -> None:
+    fault = next(f for f in fault_programs.FAULTS if f.kind == "dies")
+    program = fault_programs.make_program(2, sites=40, **KINDS["training over symbols"])
+    site = random.Random(1).choice(program.of(*fault.operators))
+    (tmp_path / "program.py").write_text(program.text)
+    output = tmp_path / "repro.py"
+    command = [sys.executable, "-m", "flashover", "minify", "-o", str(output), str(tmp_path / "program.py")]
+    done = run(command, tmp_path, fault, site)
+    assert done.returncode == 0 and f"program.py:{site.line} in self" in done.stdout, done.stderr[-2000:]
+    text = output.read_text()
+    assert text.count("torch.ops.aten.") <= 10 and "dynamic=True" in text
+    assert run([sys.executable, str(output)], tmp_path, fault, site).returncode < 0
+    assert run([sys.executable, str(output)], tmp_path / "sound", None, None).returncode == 0
