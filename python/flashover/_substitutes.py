@@ -442,20 +442,6 @@ _TABLE = {
 }
 
 
-def linspace_of_size(start: float, end: float, steps: int, device: Any = None) -> torch.Tensor:
-    """torch.linspace, which takes no symbol: symmetric from both ends, as eager's."""
-    at = torch.arange(steps, dtype=torch.float64, device=device)
-    step = (end - start) / max(steps - 1, 1)
-    from_start, from_end = start + at * step, end - (steps - 1 - at) * step
-    return torch.where(at < max(steps // 2, 1), from_start, from_end).to(torch.get_default_dtype())
-
-
-def one_hot_of_size(tensor: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """F.one_hot, which takes no symbol: the scatter's own bounds check finds what is no class."""
-    shape = [*tensor.shape, num_classes]
-    return torch.zeros(shape, dtype=torch.int64, device=tensor.device).scatter(-1, tensor.unsqueeze(-1), 1)
-
-
 def diagonal_at(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> torch.Tensor:
     """Tensor.diagonal, whose offset torch wants as a number: the main diagonal of a part."""
     along, distance = (dim2, offset) if offset >= 0 else (dim1, -offset)

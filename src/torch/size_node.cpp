@@ -144,42 +144,114 @@ class SizeQuestion final : public Question {
 
 double float_of(const c10::SymNode& node) { return node->guard_float(__FILE__, __LINE__); }
 
-// A float that was computed of sizes: its value is this call's, and so is what is computed of it.
+using Formula = std::shared_ptr<const FloatOfSizes>;
+Formula constant(double value) { return std::make_shared<FloatOfSizes>(FloatOfSizes{.constant = value}); }
+
+// A float that was computed of sizes. Who asks for its value gets this call's, and the sizes are numbers by that.
 class FloatNode final : public c10::SymNodeImpl {
  public:
-  explicit FloatNode(double value) : value_(value) {}
-  static c10::SymNode of(double value) { return c10::make_intrusive<FloatNode>(value); }
+  using Kind = FloatOfSizes::Kind;
+  FloatNode(std::shared_ptr<Environment> environment, Formula formula)
+      : environment_(std::move(environment)), formula_(std::move(formula)) {}
+  static c10::SymNode of(double value) { return c10::make_intrusive<FloatNode>(nullptr, constant(value)); }
+  static c10::SymNode of(const std::shared_ptr<Environment>& environment, Expr size) {
+    if (const auto n = size.as_const()) return of(static_cast<double>(*n));
+    return c10::make_intrusive<FloatNode>(
+        environment, std::make_shared<FloatOfSizes>(FloatOfSizes{.kind = Kind::kSize, .size = size}));
+  }
+  const Formula& formula() const { return formula_; }
 
   bool is_int() override { return false; }
   bool is_bool() override { return false; }
   bool is_float() override { return true; }
-  bool is_constant() override { return true; }
-  bool is_symbolic() override { return false; }
+  bool is_constant() override { return formula_->kind == Kind::kConstant; }
+  bool is_symbolic() override { return !is_constant(); }
   bool has_hint() override { return true; }
-  c10::SymNode add(const c10::SymNode& other) override { return of(value_ + float_of(other)); }
-  c10::SymNode sub(const c10::SymNode& other) override { return of(value_ - float_of(other)); }
-  c10::SymNode mul(const c10::SymNode& other) override { return of(value_ * float_of(other)); }
-  c10::SymNode truediv(const c10::SymNode& other) override { return of(value_ / float_of(other)); }
-  c10::SymNode pow(const c10::SymNode& other) override { return of(std::pow(value_, float_of(other))); }
-  c10::SymNode neg() override { return of(-value_); }
-  c10::SymNode sym_min(const c10::SymNode& other) override { return of(std::min(value_, float_of(other))); }
-  c10::SymNode sym_max(const c10::SymNode& other) override { return of(std::max(value_, float_of(other))); }
-  c10::SymNode eq(const c10::SymNode& other) override { return truth(value_ == float_of(other)); }
-  c10::SymNode ne(const c10::SymNode& other) override { return truth(value_ != float_of(other)); }
-  c10::SymNode lt(const c10::SymNode& other) override { return truth(value_ < float_of(other)); }
-  c10::SymNode le(const c10::SymNode& other) override { return truth(value_ <= float_of(other)); }
-  c10::SymNode gt(const c10::SymNode& other) override { return truth(value_ > float_of(other)); }
-  c10::SymNode ge(const c10::SymNode& other) override { return truth(value_ >= float_of(other)); }
-  c10::SymNode sym_float() override { return of(value_); }
-  c10::SymNode clone() override { return of(value_); }
+  c10::SymNode add(const c10::SymNode& other) override { return combined(Kind::kAdd, other); }
+  c10::SymNode sub(const c10::SymNode& other) override { return combined(Kind::kSub, other); }
+  c10::SymNode mul(const c10::SymNode& other) override { return combined(Kind::kMul, other); }
+  c10::SymNode truediv(const c10::SymNode& other) override { return combined(Kind::kDiv, other); }
+  c10::SymNode pow(const c10::SymNode& other) override { return of(std::pow(value(), float_of(other))); }
+  c10::SymNode neg() override { return combined(Kind::kMul, of(-1)); }
+  c10::SymNode sym_min(const c10::SymNode& other) override { return of(std::min(value(), float_of(other))); }
+  c10::SymNode sym_max(const c10::SymNode& other) override { return of(std::max(value(), float_of(other))); }
+  c10::SymNode eq(const c10::SymNode& other) override { return compared(Relation::kEqual, other, false); }
+  c10::SymNode ne(const c10::SymNode& other) override { return compared(Relation::kNotEqual, other, false); }
+  c10::SymNode lt(const c10::SymNode& other) override { return compared(Relation::kLess, other, false); }
+  c10::SymNode le(const c10::SymNode& other) override { return compared(Relation::kLessEqual, other, false); }
+  c10::SymNode gt(const c10::SymNode& other) override { return compared(Relation::kLess, other, true); }
+  c10::SymNode ge(const c10::SymNode& other) override { return compared(Relation::kLessEqual, other, true); }
+  c10::SymNode sym_float() override { return clone(); }
+  c10::SymNode clone() override { return c10::make_intrusive<FloatNode>(environment_, formula_); }
   c10::SymNode wrap_int(int64_t n) override { return of(static_cast<double>(n)); }
   c10::SymNode wrap_float(double d) override { return of(d); }
   c10::SymNode wrap_bool(bool b) override { return truth(b); }
-  double guard_float(const char*, int64_t) override { return value_; }
-  std::string str() override { return std::to_string(value_); }
+  double guard_float(const char*, int64_t) override { return value(); }
+  std::string str() override { return is_constant() ? std::to_string(formula_->constant) : "a float of sizes"; }
 
  private:
-  double value_;
+  double value() const { return value(*formula_); }
+  double value(const FloatOfSizes& f) const {
+    switch (f.kind) {
+      case Kind::kConstant:
+        return f.constant;
+      case Kind::kSize:
+        return static_cast<double>(environment_->specialize(f.size));
+      case Kind::kAdd:
+        return value(*f.a) + value(*f.b);
+      case Kind::kSub:
+        return value(*f.a) - value(*f.b);
+      case Kind::kMul:
+        return value(*f.a) * value(*f.b);
+      case Kind::kDiv:
+        return value(*f.a) / value(*f.b);
+    }
+    return 0;
+  }
+  static const FloatNode* node_of(const c10::SymNode& other) { return dynamic_cast<const FloatNode*>(other.get()); }
+  c10::SymNode combined(Kind kind, const c10::SymNode& other) const {
+    const FloatNode* node = node_of(other);
+    const Formula with = node ? node->formula_ : constant(float_of(other));
+    const auto& environment = environment_ ? environment_ : node ? node->environment_ : environment_;
+    const auto made = std::make_shared<FloatOfSizes>(FloatOfSizes{.kind = kind, .a = formula_, .b = with});
+    if (!environment) return of(value(*made));
+    return c10::make_intrusive<FloatNode>(environment, made);
+  }
+  // An expression that it is exactly.
+  static bool whole(const FloatOfSizes& f, Expr& e) {
+    constexpr double kLargest = 1 << 30;
+    if (f.kind == Kind::kConstant) {
+      if (!(std::fabs(f.constant) < kLargest) || f.constant != std::floor(f.constant)) return false;
+      e = static_cast<int64_t>(f.constant);
+      return true;
+    }
+    if (f.kind == Kind::kSize) {
+      e = f.size;
+      return true;
+    }
+    Expr a = 0, b = 0;
+    if ((f.kind != Kind::kAdd && f.kind != Kind::kSub) || !whole(*f.a, a) || !whole(*f.b, b)) return false;
+    e = f.kind == Kind::kAdd ? a + b : a - b;
+    return true;
+  }
+  c10::SymNode compared(Relation r, const c10::SymNode& other, bool exchanged) const {
+    const FloatNode* node = node_of(other);
+    if (const auto& environment = environment_ ? environment_ : node ? node->environment_ : environment_) {
+      Expr a = 0, b = 0;
+      if (node && whole(*formula_, a) && whole(*node->formula_, b))
+        return c10::make_intrusive<AskedNode>(environment, sym::SizeGuard{r, exchanged ? b : a, exchanged ? a : b},
+                                              open_questions > 0);
+    }
+    double a = value(), b = float_of(other);
+    if (exchanged) std::swap(a, b);
+    return truth(r == Relation::kEqual      ? a == b
+                 : r == Relation::kNotEqual ? a != b
+                 : r == Relation::kLess     ? a < b
+                                            : a <= b);
+  }
+
+  std::shared_ptr<Environment> environment_;  // null: a constant
+  Formula formula_;
 };
 
 class SizeNode final : public c10::SymNodeImpl {
@@ -212,8 +284,8 @@ class SizeNode final : public c10::SymNodeImpl {
   c10::SymNode gt(const c10::SymNode& other) override { return ask(Relation::kLess, of(other), expr()); }
   c10::SymNode ge(const c10::SymNode& other) override { return ask(Relation::kLessEqual, of(other), expr()); }
   c10::SymNode truediv(const c10::SymNode& other) override {
-    const double by = other->is_float() ? float_of(other) : static_cast<double>(other->guard_int(__FILE__, __LINE__));
-    return FloatNode::of(static_cast<double>(value()) / by);
+    const c10::SymNode by = other->is_float() ? other : other->sym_float();
+    return sym_float()->truediv(by);
   }
   c10::SymNode pow(const c10::SymNode& other) override {
     const int64_t n = other->is_float() ? -1 : other->guard_int(__FILE__, __LINE__);
@@ -222,7 +294,7 @@ class SizeNode final : public c10::SymNodeImpl {
     for (int64_t i = 0; i < n; ++i) out = out * expr();
     return made(out);
   }
-  c10::SymNode sym_float() override { return FloatNode::of(static_cast<double>(value())); }
+  c10::SymNode sym_float() override { return FloatNode::of(environment_, expr()); }
   c10::SymNode clone() override { return made(e_); }
   c10::SymNode wrap_int(int64_t n) override { return made(Expr(n)); }
   c10::SymNode wrap_float(double d) override { return FloatNode::of(d); }
@@ -280,6 +352,13 @@ std::optional<Expr> expr_of(const c10::SymInt& value) {
 std::optional<Expr> expr_of(const c10::IValue& value) {
   if (value.isInt()) return Expr(value.toInt());
   return value.isSymInt() ? expr_of(value.toSymInt()) : std::nullopt;
+}
+
+Formula float_of_sizes(const c10::IValue& value) {
+  if (!value.isSymFloat() || !value.toSymFloat().is_symbolic()) return nullptr;
+  const c10::SymNode held = value.toSymFloat().toSymNodeImpl();
+  const auto* node = dynamic_cast<const FloatNode*>(held.get());
+  return node && node->formula()->kind != FloatOfSizes::Kind::kConstant ? node->formula() : nullptr;
 }
 
 bool is_size(const c10::IValue& value) {

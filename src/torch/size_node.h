@@ -31,4 +31,15 @@ std::optional<sym::Expr> expr_of(const c10::SymInt& value);
 std::optional<sym::Expr> expr_of(const c10::IValue& value);  // of an int or a SymInt
 bool is_size(const c10::IValue& value);                      // a SymInt made by to_symint, and no number
 
+// A float that torch's C++ code computed of sizes, as a formula over them.
+struct FloatOfSizes {
+  enum class Kind : uint8_t { kConstant, kSize, kAdd, kSub, kMul, kDiv };
+  Kind kind = Kind::kConstant;
+  double constant = 0;
+  sym::Expr size;
+  std::shared_ptr<const FloatOfSizes> a, b;
+};
+// Null: none, or the numbers of sizes were asked for already.
+std::shared_ptr<const FloatOfSizes> float_of_sizes(const c10::IValue& value);
+
 }  // namespace flashover::aten

@@ -100,7 +100,7 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
                                         [](auto& r) { return r.written && r.kind != aten::ArgKind::kTensor; });
   f.may_rule = (f.op->infer && !list_written) || f.in_place_rule;
   if (contains(kBitViews, schema.name)) f.may_rule = false;
-  f.cpp_meta = find_cpp_meta(handle, f.python_meta);
+  f.cpp_meta = find_cpp_meta(handle, f.python_meta, f.shadowed);
   return f;
 }
 

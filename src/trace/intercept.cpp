@@ -51,15 +51,11 @@
 #include "sym/environment.h"
 #include "sym/whole.h"
 #include "torch/size_node.h"
+#include "trace/own_form.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
 namespace {
-
-bool is_symbolic(const at::Tensor& t) {
-  const TraceImpl* impl = trace_impl(t);
-  return impl && impl->is_symbolic();
-}
 
 // Without gradients ATen runs a kernel of its own over the data.
 at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
@@ -440,39 +436,6 @@ at::Tensor& power_by_number_in_place(at::Tensor& self, const at::Scalar& exponen
   return self.pow_(exponent);
 }
 
-// Of a class with __torch_dispatch__.
-bool is_wrapper(const at::Tensor& t) { return t.defined() && t.key_set().has(c10::DispatchKey::Python); }
-bool is_wrapper(const std::optional<at::Tensor>& t) { return t && is_wrapper(*t); }
-bool is_wrapper(at::TensorList list) {
-  return std::any_of(list.begin(), list.end(), [](const at::Tensor& t) { return is_wrapper(t); });
-}
-template <typename T>
-bool is_wrapper(const T&) {
-  return false;
-}
-
-// Our own form of an operator. A tensor of a class that sees operators is to see what it sees in eager.
-template <typename Op, auto form, typename Schema = typename Op::schema>
-struct OwnForm;
-template <typename Op, auto form, typename Result, typename... Args>
-struct OwnForm<Op, form, Result(Args...)> {
-  static Result call(c10::DispatchKeySet keys, Args... args) {
-    if ((is_wrapper(args) || ...))
-      return Op::redispatch(
-          keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::TESTING_ONLY_GenericWrapper),
-          args...);
-    if constexpr (std::is_invocable_v<decltype(form), c10::DispatchKeySet, Args...>) {
-      return form(keys, args...);
-    } else {
-      return form(args...);
-    }
-  }
-};
-template <typename Op, auto form>
-void own(torch::Library& m, const char* name) {
-  m.impl(name, OwnForm<Op, form>::call);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
@@ -530,6 +493,6 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   own<at::_ops::tensor_split_tensor_indices_or_sections, tensor_split>(m, "tensor_split.tensor_indices_or_sections");
 }
 
-void link_intercepts() {}  // keeps this file's registrations in a static library
+void link_intercepts() { link_sized_composites(); }  // keeps registrations in a static library
 
 }  // namespace flashover::trace

@@ -24,7 +24,7 @@ template struct Expose<&c10::impl::OperatorEntry::kernels_, KernelsTag>;
 
 }  // namespace
 
-const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta) {
+const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta, bool& shadowed) {
   const auto& kernels = (op.*expose(DefinitionTag()))->op.*expose(KernelsTag());
   const auto is_python = [](const auto& kernel) {
     return kernel.debug.find(".py:") != std::string::npos || kernel.debug.find("/dev/null") != std::string::npos;
@@ -38,6 +38,7 @@ const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& py
   };
   if (const auto* kernel = first_cpp(c10::DispatchKey::Meta)) {
     python_meta = false;
+    shadowed = is_python(kernels.find(c10::DispatchKey::Meta)->second.front());
     return kernel;
   }
   // A composite below a Python shape function is not asked: some choose by device (convolution), which meta would

@@ -81,7 +81,7 @@ Stack Recorder::call_meta(const OpFacts& facts, const Stack& stack, size_t base)
     NoTorchFunction no_modes;
     InternalScope internal;
     try {
-      if (facts.cpp_meta) {
+      if (facts.cpp_meta && !symbolic_companions_) {
         facts.cpp_meta->callBoxed(facts.schema.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &meta);
       } else {
         facts.schema.handle.callBoxed(meta);
@@ -146,6 +146,46 @@ TensorType type_with_symbols(const at::Tensor& t) {
 }
 
 }  // namespace
+
+// A Python shape function was asked that torch's own tracers use, where eager has another one in C++: at this call's
+// sizes they are to say the same.
+bool Recorder::agrees_now(const OpFacts& facts, const Stack& symbolic, const Stack& stack, size_t base) {
+  const auto now = [&](const c10::IValue& v) { return sizes_->now(*aten::expr_of(v)); };
+  Stack numbers;
+  for (size_t i = 0; i < facts.schema.args.size(); ++i) {
+    const c10::IValue& v = stack[base + i];
+    if (aten::is_size(v)) {
+      numbers.emplace_back(now(v));
+    } else if (v.isList() && facts.schema.args[i].kind == aten::ArgKind::kIntList) {
+      std::vector<int64_t> list;
+      for (const c10::IValue& e : v.toListRef()) list.push_back(now(e));
+      numbers.emplace_back(std::move(list));
+    } else {
+      numbers.push_back(v);
+    }
+  }
+  std::vector<at::Tensor> before;
+  for (Operand& o : operands_) {
+    before.push_back(o.companion);
+    o.companion = meta_companion(o.impl ? *o.impl : *o.tensor.unsafeGetTensorImpl(), CompanionSizes::kNow);
+  }
+  const Stack plain = call_meta(facts, numbers, 0);
+  for (size_t i = 0; i < operands_.size(); ++i) operands_[i].companion = before[i];
+  const auto types = [](const Stack& results) {
+    std::vector<TensorType> out;
+    for (const c10::IValue& v : results)
+      for_each_tensor(v, [&](const at::Tensor& t) { out.push_back(t.defined() ? type_with_symbols(t) : TensorType{}); });
+    return out;
+  };
+  const std::vector<TensorType> ours = types(symbolic), theirs = types(plain);
+  const auto same = [&](const Sizes& a, const Sizes& b) {
+    return std::ranges::equal(a, b, [&](sym::Expr x, sym::Expr y) { return sizes_->now(x) == sizes_->now(y); });
+  };
+  return std::ranges::equal(ours, theirs, [&](const TensorType& a, const TensorType& b) {
+    return a.dtype == b.dtype && same(a.sizes, b.sizes) && same(a.strides, b.strides) &&
+           sizes_->now(a.offset) == sizes_->now(b.offset);
+  });
+}
 
 void Recorder::take_geometry(const OpFacts& facts) {
   // Geometry of written arguments may have changed (out= overloads resize theirs).
@@ -255,8 +295,12 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
   }
   const Device device = device_of_results(facts, args);
   std::optional<Stack> symbolic;
-  if (!sizes_->empty() && facts.python_meta && !facts.schema.any_written)
+  if (!sizes_->empty() && (facts.python_meta || facts.shadowed) && !facts.schema.any_written)
     symbolic = call_meta_on_symbols(facts, stack, base);
+  if (symbolic && facts.shadowed && !agrees_now(facts, *symbolic, stack, base)) {
+    symbolic.reset();
+    for (Operand& o : operands_) o.companion = at::Tensor();
+  }
   if (!symbolic && !sizes_->empty()) {
     read_sizes(facts, stack, base);
     args = collect(facts, stack, base);

@@ -214,6 +214,8 @@ void Recorder::read_sizes(const OpFacts& facts, Stack& stack, size_t base) const
     c10::IValue& v = stack[base + i];
     if (aten::is_size(v)) {
       v = number(v);
+    } else if (aten::float_of_sizes(v)) {
+      v = v.toSymFloat().guard_float(__FILE__, __LINE__);
     } else if (v.isList() && facts.schema.args[i].kind == aten::ArgKind::kIntList) {
       std::vector<int64_t> list;
       for (const c10::IValue& e : v.toListRef()) list.push_back(e.isInt() ? e.toInt() : number(e));
@@ -422,10 +424,36 @@ Ref Recorder::size_as_number(sym::Expr e) {
   return {value};
 }
 
+// The same of a float that torch computed of sizes: the graph computes it.
+Ref Recorder::float_as_number(const aten::FloatOfSizes& f) {
+  using Kind = aten::FloatOfSizes::Kind;
+  TensorType type;
+  type.dtype = DType::kF64;
+  type.wrapped_number = true;
+  const auto leaf = [&](Arg number) {
+    const ValueId value = add_number(type, std::move(number));
+    graph_.values[value].storage = new_storage(make_storage(info(DType::kF64).bytes));
+    return Ref{value};
+  };
+  if (f.kind == Kind::kConstant) return leaf(f.constant);
+  if (f.kind == Kind::kSize) return leaf(sizes_->canonical(f.size));
+  const Ref a = float_as_number(*f.a), b = float_as_number(*f.b);
+  const bool scales = f.kind == Kind::kMul || f.kind == Kind::kDiv;
+  std::vector<Arg> args = {a, b};
+  if (!scales) args.emplace_back(sym::Expr(1));
+  const ops::OpRow* row = ops::find(f.kind == Kind::kAdd   ? op::add_Tensor
+                                    : f.kind == Kind::kSub ? op::sub_Tensor
+                                    : f.kind == Kind::kMul ? op::mul_Tensor
+                                                           : op::div_Tensor);
+  const ValueId value = add_node(row, std::move(args), {type}).outs[0];
+  graph_.values[value].storage = new_storage(make_storage(info(DType::kF64).bytes));
+  return {value};
+}
+
 bool Recorder::any_sized_scalar(const OpFacts& facts, const Stack& stack, size_t base) const {
   if (sizes_->empty()) return false;
   for (size_t i = 0; i < facts.schema.args.size(); ++i)
-    if (may_change(facts, i) && aten::is_size(stack[base + i])) return true;
+    if (may_change(facts, i) && (aten::is_size(stack[base + i]) || aten::float_of_sizes(stack[base + i]))) return true;
   return false;
 }
 
@@ -451,7 +479,12 @@ bool Recorder::sizes_fit(const OpFacts& facts, const Stack& stack, size_t base,
   for (const Operand& o : operands_)
     if (!must_hold(graph_.type(o.value).dtype)) return false;
   for (size_t i = 0; i < facts.schema.args.size(); ++i) {
-    if (!may_change(facts, i) || !aten::is_size(stack[base + i])) continue;
+    if (!may_change(facts, i)) continue;
+    if (aten::float_of_sizes(stack[base + i]) && !std::ranges::all_of(outs, [](const TensorType& t) {
+          return t.dtype == DType::kUndefined || is_floating(t.dtype) || info(t.dtype).complex;
+        }))
+      return false;
+    if (!aten::is_size(stack[base + i])) continue;
     const sym::Expr e = *aten::expr_of(stack[base + i]);
     if (least != std::numeric_limits<int64_t>::min() && !sizes_->holds(sym::Relation::kLessEqual, least, e))
       return false;
@@ -494,6 +527,10 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
       case aten::ArgKind::kScalar:
         if (const ValueId number = numbers_ > 0 ? symbol_value(value) : kNoValue; number != kNoValue) {
           args.emplace_back(Ref{number});
+          break;
+        }
+        if (const auto formula = aten::float_of_sizes(value); formula && may_change(facts, i)) {
+          args.emplace_back(float_as_number(*formula));
           break;
         }
         // Scalars that say how many elements there are.

@@ -12,6 +12,7 @@
 #include "compat/autograd.h"
 #include "graph/checkpoint.h"
 #include "torch/convert.h"
+#include "torch/size_node.h"
 #include "trace/tensor.h"
 #include "trace/trace.h"
 
@@ -44,6 +45,7 @@ struct OpFacts {
   int device_arg = -1, dtype_arg = -1;
   const c10::KernelFunction* cpp_meta = nullptr;
   bool python_meta = false;
+  bool shadowed = false;  // cpp_meta is, by a Python one, which computes with symbols
 };
 
 // One tensor argument of the call being recorded.
@@ -182,6 +184,7 @@ class Recorder final : public Session {
   void check_devices(const OpFacts& facts) const;
   bool may_change(const OpFacts& facts, size_t arg) const;
   Ref size_as_number(sym::Expr e);
+  Ref float_as_number(const aten::FloatOfSizes& f);
   bool any_sized_scalar(const OpFacts& facts, const Stack& stack, size_t base) const;
   bool sizes_fit(const OpFacts& facts, const Stack& stack, size_t base, const std::vector<TensorType>& outs) const;
   bool specialize_operands(const OpFacts& facts, Stack& stack, size_t base);
@@ -199,6 +202,7 @@ class Recorder final : public Session {
   at::Tensor companion_of(const at::Tensor& t);
   Stack call_meta(const OpFacts& facts, const Stack& stack, size_t base);
   std::optional<Stack> call_meta_on_symbols(const OpFacts& facts, const Stack& stack, size_t base);
+  bool agrees_now(const OpFacts& facts, const Stack& symbolic, const Stack& stack, size_t base);
   void take_geometry(const OpFacts& facts);
   void add_result(const at::Tensor& t, Device device, std::vector<MetaResult>& results,
                   std::vector<TensorType>& outs) const;
@@ -287,7 +291,8 @@ OpFacts& facts_of(const c10::OperatorHandle& op);
 Special special_of(std::string_view name);                                                   // special.cpp
 Special fourier_of(std::string_view name);                                                   // fourier.cpp
 Special convolution_of(std::string_view name);                                               // convolution.cpp
-const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta);  // kernels.cpp
+const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta,
+                                         bool& shadowed);  // kernels.cpp
 PyObject* decline_class();                                                                   // borrowed
 void link_intercepts();                                                                      // intercept.cpp
 

@@ -258,8 +258,8 @@ at::Tensor symbolic_companion(const TraceImpl& like) {
   return out;
 }
 
-at::Tensor meta_companion(const c10::TensorImpl& like) {
-  return companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta), CompanionSizes::kRead);
+at::Tensor meta_companion(const c10::TensorImpl& like, CompanionSizes sizes) {
+  return companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta), sizes);
 }
 
 namespace {

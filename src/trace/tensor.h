@@ -128,11 +128,11 @@ c10::Storage make_storage(int64_t bytes);
 void forbid_data_access(const c10::Storage& storage);
 // Plain tensors with the geometry of `like`: on the meta device over the same storage (for shape functions), or with
 // the real device's keys but without Fake (for C++ code that looks at devices and strides and touches no data).
-at::Tensor meta_companion(const c10::TensorImpl& like);
 at::Tensor symbolic_companion(const TraceImpl& like);  // likewise; its sizes are symbols as torch's own code knows them
 // kRead: who asks for a size that is a symbol has asked for its number. kNow: this call's, for advice that must not be
 // relied on at other sizes.
 enum class CompanionSizes : uint8_t { kRead, kNow };
+at::Tensor meta_companion(const c10::TensorImpl& like, CompanionSizes sizes = CompanionSizes::kRead);
 at::Tensor tagged_companion(const c10::TensorImpl& like, CompanionSizes sizes = CompanionSizes::kRead);
 at::Tensor contiguous_companion(const TraceImpl& like);  // of this call's sizes, in memory of its own
 // line.unsqueeze(2) of a companion, on its device (a view would be on the device of the memory).

@@ -809,23 +809,12 @@ WAYS = {
     "topk_some": 2,
     "chunk_three_of_odd": 2,
     "cdist": 2,
+    "triu_indices_of_size": 2,
     "tensor_split_two": 2,
 }
 # What is still compiled for each size (docs/limits.md).
 ONCE_A_SIZE = {
-    "pad_value",
-    "pad_value_of_size",
-    "eps_by_size",
     "smooth_by_size",
-    "scale_of_attention",
     "label_smoothing",
-    "arange_float_end",
-    "logspace_steps",
-    "tril_indices_of_size",
-    "triu_indices_of_size",
-    "quantile",
-    "unfold_size",
-    "fftfreq",
-    "hann",
     "windows",
 }

@@ -31,6 +31,13 @@ PyObject* asked_for_item(PyObject* f, PyObject* const* args, size_t nargs, PyObj
 
 namespace {
 
+bool is_tensor_method(PyObject* f) {
+  const KnownTypes& k = known_types();
+  return (Py_TYPE(f) == &PyMethodDescr_Type && k.tensor != nullptr &&
+          PyType_IsSubtype(PyDescr_TYPE(reinterpret_cast<PyDescrObject*>(f)), k.tensor)) ||
+         (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)));
+}
+
 // torch.arange(a, b) of whole numbers of which the first changes: as many, counted from there. Null without an error:
 // something else.
 PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
@@ -99,44 +106,35 @@ PyObject* narrow_by_number(Interpreter& in, PyObject* f, PyObject* const* args, 
   return in.subscript_by_number(all[0], key.get());
 }
 
-bool is_index_tensor(PyObject* o) {
-  if (!is_tensor(o)) return false;
-  const Ref dtype = Ref::steal(PyObject_GetAttrString(o, "dtype")),
-            text = Ref::steal(dtype ? PyObject_Str(dtype.get()) : nullptr);
-  return text && PyUnicode_CompareWithASCIIString(text.get(), "torch.int64") == 0;
+// What python/flashover/_sized.py has for functions of torch, by their names in C. Borrowed; null: nothing.
+PyObject* by_name_in_c(PyObject* f) {
+  static PyObject* const table = [] {
+    const Ref module = Ref::steal(PyImport_ImportModule("flashover._sized"));
+    PyObject* found = module ? PyObject_GetAttrString(module.get(), "BY_NAME") : nullptr;
+    if (found == nullptr) PyErr_Clear();
+    return found;
+  }();
+  const Ref name = Ref::steal(PyUnicode_FromString(name_of_c(f)));
+  return table != nullptr && name ? PyDict_GetItem(table, name.get()) : nullptr;
 }
 
-// Functions whose counts torch wants as numbers, by way of others (python/flashover/_substitutes.py) where the count is a
-// size. Null without an error: something else.
+// Functions whose numbers torch wants as such, written with others that take sizes. Null without an error: something
+// else.
 PyObject* by_other_functions(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
-  const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
-  if (n == nullptr || !(n->flags & Native::kTensors)) return nullptr;
-  struct Known {
-    const char *name, *by, *count;
-    size_t at;
-  };
-  static constexpr Known kKnown[] = {{"linspace", "linspace_of_size", "steps", 2},
-                                     {"one_hot", "one_hot_of_size", "num_classes", 1}};
-  const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown),
-                                   [&](const Known& k) { return std::strcmp(name_of_c(f), k.name) == 0; });
-  if (known == std::end(kKnown)) return nullptr;
-  PyObject* count = nargs > known->at ? args[known->at] : nullptr;
-  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
-    PyObject *key = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + static_cast<size_t>(i)];
-    if (PyUnicode_CompareWithASCIIString(key, known->count) == 0)
-      count = value;
-    else if (PyUnicode_CompareWithASCIIString(key, "device") != 0)
-      return nullptr;
-  }
-  if (count == nullptr || !in.recorder.numbers.is(count)) return nullptr;
-  in.recorder.numbers.as_sizes(count);
-  if (!in.recorder.numbers.all_sizes(count)) return nullptr;
-  if (nargs < known->at) return nullptr;
-  const auto is_plain = [](PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o); };
-  if (known->at == 2 ? !is_plain(args[0]) || !is_plain(args[1]) : !is_index_tensor(args[0])) return nullptr;
-  Ref module = Ref::steal(PyImport_ImportModule("flashover._substitutes"));
-  Ref other = Ref::steal(module ? PyObject_GetAttrString(module.get(), known->by) : nullptr);
-  return other ? in.call(other.get(), args, nargs, kwnames) : nullptr;
+  const bool method = is_tensor_method(f);
+  const Native* n = PyCFunction_Check(f) && !method ? native_function(f) : nullptr;
+  if (!method && (n == nullptr || !(n->flags & Native::kTensors))) return nullptr;
+  PyObject* other = by_name_in_c(f);
+  if (other == nullptr) return nullptr;
+  std::vector<PyObject*> all{nullptr};
+  if (PyCFunction_Check(f) && method) all.push_back(PyCFunction_GET_SELF(f));
+  const size_t count = nargs + keyword_count(kwnames);
+  all.insert(all.end(), args, args + count);
+  for (PyObject* o : all)
+    if (o != nullptr) in.recorder.numbers.as_sizes(o);
+  Ref result =
+      Ref::steal(in.call(other, all.data() + 1, all.size() - 1 - keyword_count(kwnames), kwnames));
+  return result.get() == Py_NotImplemented ? nullptr : result.release();
 }
 
 // Diagonals at an offset that changes, which torch wants as a number. Null without an error: something else.
@@ -365,12 +363,12 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if ((*result = narrow_by_number(*this, f, args, nargs, kwnames)) != nullptr) return true;
   if ((*result = diagonal_by_number(*this, f, args, nargs, kwnames)) != nullptr) return true;
   if (PyErr_Occurred()) return true;
+  if (Py_TYPE(f) == known_types().lru_cache &&
+      (*result = CallHandlers::cached_of_sizes(*this, f, args, nargs, kwnames)) != nullptr)
+    return true;
+  if (PyErr_Occurred()) return true;
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
-  const KnownTypes& k = known_types();
-  const bool method =
-      (Py_TYPE(f) == &PyMethodDescr_Type && k.tensor != nullptr &&
-       PyType_IsSubtype(PyDescr_TYPE(reinterpret_cast<PyMethodDescrObject*>(f)), k.tensor)) ||
-      (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)));
+  const bool method = is_tensor_method(f);
   if ((n != nullptr && (n->flags & Native::kTensors) && n->handler == nullptr) || method) {
     const std::string_view name = name_of_c(f);
     const bool fills = name == "full" || name == "new_full";  // sizes are in a tuple, the number is alone
