@@ -810,11 +810,11 @@ WAYS = {
     "chunk_three_of_odd": 2,
     "cdist": 2,
     "triu_indices_of_size": 2,
+    "unfold_size": 2,
     "tensor_split_two": 2,
 }
 # What is still compiled for each size (docs/limits.md).
 ONCE_A_SIZE = {
     "smooth_by_size",
-    "label_smoothing",
     "windows",
 }
