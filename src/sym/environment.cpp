@@ -357,7 +357,28 @@ struct Environment::Learned {
   };
   std::unordered_map<Expr, Fraction> fractions;
   std::optional<Expr> without_fractions(Expr product_of_parts) const;
+
+  // By what guards say is divisible, 32 by s0: quotients by its divisors are multiples of the one by it.
+  std::unordered_map<Expr, int64_t> multiples;
+  std::optional<Expr> of_multiple(Expr part) const;
+  void take_multiple(Environment& environment, Expr part, Expr rest);
 };
+
+// (s0 + 3) // 4 is 8*(s0 // 32) there, and (s0 + 3) mod 4 is 3.
+std::optional<Expr> Environment::Learned::of_multiple(Expr part) const {
+  const bool divides = part.kind() == Kind::kFloorDiv;
+  if (multiples.empty() || (!divides && part.kind() != Kind::kMod)) return std::nullopt;
+  const Expr x = part.operands()[0], by = part.operands()[1];
+  if (!by.is_const() || by.value() <= 1) return std::nullopt;
+  Expr rest = 0;
+  for (Expr term : terms_of(x))
+    if (term.is_const()) rest = term;
+  const auto known = multiples.find(x - rest);
+  if (known == multiples.end() || known->second % by.value() != 0) return std::nullopt;
+  if (!divides) return mod(rest, by);
+  const Expr out = Expr(known->second / by.value()) * floordiv(x - rest, Expr(known->second)) + floordiv(rest, by);
+  return out == part ? std::nullopt : std::optional(out);
+}
 
 // 14*s1*((s0 + 6) // 7) is 2*s0*s1 there.
 std::optional<Expr> Environment::Learned::without_fractions(Expr product_of_parts) const {
@@ -375,6 +396,30 @@ std::optional<Expr> Environment::Learned::without_fractions(Expr product_of_part
   if (!found) return std::nullopt;
   factors[0] = times;
   return product(factors);
+}
+
+// part == rest: where it says that one number divides another, what stands for others is told by quotients of that, too.
+void Environment::Learned::take_multiple(Environment& environment, Expr part, Expr rest) {
+  constexpr int64_t kMostDivisor = 1 << 20;
+  if (part.kind() != Kind::kMod || !rest.is_const(0) || !part.operands()[1].is_const()) return;
+  const Expr x = part.operands()[0];
+  int64_t& divisor = multiples.try_emplace(x, 1).first->second;
+  const int64_t all = std::lcm(divisor, part.operands()[1].value());
+  if (all <= divisor || all > kMostDivisor) return;
+  divisor = all;
+  const auto told = [this](Expr e) { return substitute_parts(e, [this](Expr p) { return of_multiple(p); }); };
+  std::unordered_map<Expr, Expr> numbers;
+  for (const auto& [known, number] : environment.numbers_) {
+    numbers.emplace(known, told(number));
+    if (const Expr again = told(known); is_part(again)) numbers.emplace(again, told(number));
+  }
+  environment.numbers_ = std::move(numbers);
+  for (auto& [symbol, stands_for] : environment.solved_) stands_for = told(stands_for);
+  const auto before = fractions;
+  for (const auto& [known, fraction] : before)
+    if (const Expr again = told(known); is_part(again))
+      fractions.emplace(again, Fraction{fraction.by, told(fraction.of)});
+  if (const Expr quotient = floordiv(x, Expr(all)); is_part(quotient)) fractions.emplace(quotient, Fraction{all, x});
 }
 
 Environment::Environment() : learned_(std::make_unique<Learned>()) {}
@@ -399,6 +444,7 @@ Expr Environment::canonical(Expr e) const {
     if (const auto known = l.canonical.find(e); known != l.canonical.end()) return known->second;
   const Expr out = substitute_parts(e, [&](Expr part) -> std::optional<Expr> {
     if (part.kind() == Kind::kMul) return l.without_fractions(part);
+    if (const auto multiple = l.of_multiple(part)) return multiple;
     const auto& known = is_part(part) ? numbers_ : solved_;
     if (const auto found = known.find(part); found != known.end()) return found->second;
     if (!is_part(part) || l.most.empty()) return std::nullopt;
@@ -651,6 +697,9 @@ bool Environment::solve(Expr difference) {
     for (const auto& [part, fraction] : std::exchange(learned_->fractions, {}))
       fractions.emplace(by_symbols(part), Learned::Fraction{fraction.by, by_symbols(fraction.of)});
     learned_->fractions = std::move(fractions);
+    std::unordered_map<Expr, int64_t> multiples;
+    for (const auto& [x, divisor] : std::exchange(learned_->multiples, {})) multiples.emplace(by_symbols(x), divisor);
+    learned_->multiples = std::move(multiples);
     for (Expr other : open)
       if (const Expr number = solved_.at(other); number.is_const() && !has_data_size(other))
         fixed_.push_back({*size_symbol_index(other), number.value(), how_, here()});
@@ -688,12 +737,14 @@ void Environment::find_number(const SizeGuard& fact) {
     if (!is_part(part)) continue;
     if (contains(rest, part)) continue;
     const int64_t by = std::abs(times);
-    if (by == 1 && rest.is_const())
+    if (by == 1 && rest.is_const()) {
       numbers_.try_emplace(part, rest);
-    else if (by > 1)
+      learned_->take_multiple(*this, part, rest);
+    } else if (by > 1) {
       take_fraction(part, by, rest);
-    else
+    } else {
       continue;
+    }
     ++replaced_;
     return;
   }

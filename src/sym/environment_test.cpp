@@ -29,6 +29,27 @@ TEST(Environment, WhatIsKnownIsNoGuard) {
   EXPECT_TRUE(texts(e).empty());
 }
 
+TEST(Environment, QuotientsByDivisorsAreToldByOne) {
+  Environment e;
+  const Expr a = e.add(64), b = e.add(3), c = e.add(96);
+  EXPECT_TRUE(e.holds(kEqual, mod(a, 4), 0));
+  EXPECT_EQ(e.canonical(floordiv(a + 3, 4)), floordiv(a, 4));
+  EXPECT_TRUE(e.holds(kEqual, mod(a, 32), 0));
+  EXPECT_TRUE(e.holds(kEqual, mod(c, 6), 0));
+  EXPECT_EQ(e.canonical(floordiv(a + 3, 4)), 8 * floordiv(a, 32));
+  EXPECT_EQ(e.canonical(mod(a + 7, 4)), Expr(3));
+  EXPECT_EQ(e.canonical(4 * b * floordiv(a, 4)), a * b);
+  const size_t before = texts(e).size();
+  EXPECT_TRUE(e.holds(kEqual, floordiv(64 * b * floordiv(a, 32), 2 * floordiv(a, 4)), 4 * b));
+  EXPECT_TRUE(e.holds(kEqual, 3 * floordiv(c, 6), floordiv(c, 2)));
+  EXPECT_LE(texts(e).size(), before + 1) << "that a is not 0";
+  for (int64_t n = 0; n < 500; n += 32)
+    for (const Expr x : {floordiv(a + 5, 8), floordiv(a - 1, 16), mod(a - 3, 8), mod(a + 37, 32), floordiv(3 * a, 4)}) {
+      const auto value = [n](Expr) { return n; };
+      EXPECT_EQ(evaluate(e.canonical(x), value), evaluate(x, value)) << x.str() << " of " << n;
+    }
+}
+
 TEST(Environment, SizesMayBeZeroWhereNobodyAsks) {
   Environment e;
   const Expr a = e.add(7), b = e.add(9);
