@@ -174,7 +174,8 @@ bool Recorder::agrees_now(const OpFacts& facts, const Stack& symbolic, const Sta
   const auto types = [](const Stack& results) {
     std::vector<TensorType> out;
     for (const c10::IValue& v : results)
-      for_each_tensor(v, [&](const at::Tensor& t) { out.push_back(t.defined() ? type_with_symbols(t) : TensorType{}); });
+      for_each_tensor(v,
+                      [&](const at::Tensor& t) { out.push_back(t.defined() ? type_with_symbols(t) : TensorType{}); });
     return out;
   };
   const std::vector<TensorType> ours = types(symbolic), theirs = types(plain);

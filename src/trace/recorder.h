@@ -288,13 +288,13 @@ class Recorder final : public Session {
 // 0 where there is no CUDA: tests trace for a device that is not there.
 int8_t current_cuda_device();
 OpFacts& facts_of(const c10::OperatorHandle& op);
-Special special_of(std::string_view name);                                                   // special.cpp
-Special fourier_of(std::string_view name);                                                   // fourier.cpp
-Special convolution_of(std::string_view name);                                               // convolution.cpp
+Special special_of(std::string_view name);      // special.cpp
+Special fourier_of(std::string_view name);      // fourier.cpp
+Special convolution_of(std::string_view name);  // convolution.cpp
 const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta,
                                          bool& shadowed);  // kernels.cpp
-PyObject* decline_class();                                                                   // borrowed
-void link_intercepts();                                                                      // intercept.cpp
+PyObject* decline_class();                                 // borrowed
+void link_intercepts();                                    // intercept.cpp
 
 // Null: ATen's own way (attention.cpp).
 std::optional<at::Tensor> record_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

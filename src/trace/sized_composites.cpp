@@ -6,8 +6,8 @@
 #include <ATen/ops/_fft_r2c.h>
 #include <ATen/ops/_new_zeros_with_same_feature_meta.h>
 #include <ATen/ops/broadcast_tensors.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cov.h>
 #include <ATen/ops/diagonal_copy.h>
 #include <ATen/ops/dropout.h>
@@ -145,9 +145,8 @@ Recurrent lstm(const at::Tensor& input, at::TensorList hx, at::TensorList params
   };
   bool taken = any_symbolic(input) && input.dim() == 3 && plain(input) && hx.size() == 2 && plain(hx) &&
                plain(params) && static_cast<int64_t>(params.size()) == layers * directions * each &&
-               at::globalContext().userEnabledMkldnn() && std::none_of(params.begin(), params.end(), [](auto& t) {
-                 return is_symbolic(t) || t.dim() == 0;
-               });
+               at::globalContext().userEnabledMkldnn() &&
+               std::none_of(params.begin(), params.end(), [](auto& t) { return is_symbolic(t) || t.dim() == 0; });
   for (const at::Tensor& h : hx)
     taken = taken && h.dim() == 3 && h.sym_size(0) == layers * directions &&
             h.sym_size(1) == input.sym_size(batch_first ? 0 : 1) && h.sym_size(2) == params[1].size(1);
@@ -188,11 +187,10 @@ at::Tensor stft(const at::Tensor& self, int64_t n_fft, std::optional<int64_t> ho
                 std::optional<bool> onesided, std::optional<bool> return_complex, std::optional<bool> align) {
   const int64_t hop = hop_length.value_or(n_fft / 4), width = win_length.value_or(n_fft);
   const bool has_window = window && window->defined(), real = return_complex.has_value();
-  const bool taken =
-      any_symbolic(self) && (self.dim() == 1 || self.dim() == 2) && self.is_floating_point() && real && n_fft > 0 &&
-      hop > 0 && width > 0 && width <= n_fft && !align.value_or(false) &&
-      (!has_window || (window->dim() == 1 && !window->is_complex() && window->sym_size(0) == width)) &&
-      self.sym_size(-1) >= n_fft;
+  const bool taken = any_symbolic(self) && (self.dim() == 1 || self.dim() == 2) && self.is_floating_point() && real &&
+                     n_fft > 0 && hop > 0 && width > 0 && width <= n_fft && !align.value_or(false) &&
+                     (!has_window || (window->dim() == 1 && !window->is_complex() && window->sym_size(0) == width)) &&
+                     self.sym_size(-1) >= n_fft;
   if (!taken) {
     const Below below;
     return at::stft(self, n_fft, hop_length, win_length, window, normalized, onesided, return_complex, align);

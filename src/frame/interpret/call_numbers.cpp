@@ -132,8 +132,7 @@ PyObject* by_other_functions(Interpreter& in, PyObject* f, PyObject* const* args
   all.insert(all.end(), args, args + count);
   for (PyObject* o : all)
     if (o != nullptr) in.recorder.numbers.as_sizes(o);
-  Ref result =
-      Ref::steal(in.call(other, all.data() + 1, all.size() - 1 - keyword_count(kwnames), kwnames));
+  Ref result = Ref::steal(in.call(other, all.data() + 1, all.size() - 1 - keyword_count(kwnames), kwnames));
   return result.get() == Py_NotImplemented ? nullptr : result.release();
 }
 

@@ -66,7 +66,7 @@ const BinaryOp kBinaryOps[] = {
     {PyNumber_InPlaceXor, "xor"},
 };
 constexpr int kFirstInPlace = 13;
-constexpr int kMultiply = 5;       // BINARY_OP's argument for a * b
+constexpr int kMultiply = 5;  // BINARY_OP's argument for a * b
 
 }  // namespace
 
@@ -457,8 +457,8 @@ PyObject* Interpreter::binary_by_kind(PyObject* a, PyObject* b, int op) {
   }
   if (!(is_plain(a) && is_plain(b))) {
     // Lists and tuples are put together, and what is in them only moves.
-    const bool repeats = op % kFirstInPlace == kMultiply && (PyList_CheckExact(a) || is_tuple_or_size(a)) &&
-                         PyLong_CheckExact(b);
+    const bool repeats =
+        op % kFirstInPlace == kMultiply && (PyList_CheckExact(a) || is_tuple_or_size(a)) && PyLong_CheckExact(b);
     const bool joins = repeats || (op % kFirstInPlace == 0 && ((PyList_CheckExact(a) && PyList_CheckExact(b)) ||
                                                                (is_tuple_or_size(a) && is_tuple_or_size(b))));
     for (PyObject* o : {a, b}) {

@@ -30,8 +30,8 @@ std::string_view file_of(PyCodeObject* code) {
 // What stands in for a library's functions while a call is captured, and what of Triton's calls it.
 bool stands_in(PyCodeObject* code) {
   const std::string_view file = file_of(code);
-  return file.ends_with("/flashover/_substitutes.py") || file.ends_with("/flashover/_sized.py") || file.ends_with("/flashover/_user_kernels.py") ||
-         file.find("-packages/triton/runtime/") != file.npos;
+  return file.ends_with("/flashover/_substitutes.py") || file.ends_with("/flashover/_sized.py") ||
+         file.ends_with("/flashover/_user_kernels.py") || file.find("-packages/triton/runtime/") != file.npos;
 }
 
 // A file of the torch package, or of what stands in for it.
