@@ -130,11 +130,6 @@ std::optional<bool> proven_of_larger(Relation r, Expr difference, const std::fun
   return std::nullopt;
 }
 
-std::pair<int64_t, Expr> coefficient_and_rest(Expr t) {
-  const bool scaled = t.kind() == Kind::kMul && t.operands().size() == 2 && t.operands()[0].is_const();
-  return scaled ? std::pair(t.operands()[0].value(), t.operands()[1]) : std::pair(int64_t{1}, t);
-}
-
 bool contains(Expr e, Expr part) {
   return e == part || std::ranges::any_of(e.operands(), [&](Expr inner) { return contains(inner, part); });
 }
@@ -271,25 +266,6 @@ void collect_quotients(Expr e, std::vector<Remainder>& out) {
 }
 
 }  // namespace
-
-bool satisfied(Relation r, int64_t a, int64_t b) {
-  switch (r) {
-    case Relation::kEqual:
-      return a == b;
-    case Relation::kNotEqual:
-      return a != b;
-    case Relation::kLess:
-      return a < b;
-    case Relation::kLessEqual:
-      return a <= b;
-  }
-  return false;
-}
-
-std::string str(const SizeGuard& g) {
-  static constexpr const char* kSigns[] = {" == ", " != ", " < ", " <= "};
-  return g.a.str() + kSigns[static_cast<size_t>(g.relation)] + g.b.str();
-}
 
 Environment Environment::assuming(std::vector<SizeGuard> facts, Steps steps) {
   Environment out;

@@ -144,4 +144,23 @@ std::vector<SizeGuard> simplest(const SizeGuard& fact, const LeastOf& least) {
   return order ? simplest_order(fact, least) : simplest_difference(fact, least);
 }
 
+bool satisfied(Relation r, int64_t a, int64_t b) {
+  switch (r) {
+    case Relation::kEqual:
+      return a == b;
+    case Relation::kNotEqual:
+      return a != b;
+    case Relation::kLess:
+      return a < b;
+    case Relation::kLessEqual:
+      return a <= b;
+  }
+  return false;
+}
+
+std::string str(const SizeGuard& g) {
+  static constexpr const char* kSigns[] = {" == ", " != ", " < ", " <= "};
+  return g.a.str() + kSigns[static_cast<size_t>(g.relation)] + g.b.str();
+}
+
 }  // namespace flashover::sym

@@ -32,4 +32,9 @@ Expr divided_by(Expr e, int64_t by) {
   return out;
 }
 
+std::pair<int64_t, Expr> coefficient_and_rest(Expr t) {
+  const bool scaled = t.kind() == Kind::kMul && t.operands().size() == 2 && t.operands()[0].is_const();
+  return scaled ? std::pair(t.operands()[0].value(), t.operands()[1]) : std::pair(int64_t{1}, t);
+}
+
 }  // namespace flashover::sym

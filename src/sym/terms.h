@@ -1,5 +1,7 @@
 // Sums, looked at by their terms, and terms by their factors.
 #pragma once
+#include <utility>
+
 #include "sym/sym.h"
 
 namespace flashover::sym {
@@ -21,5 +23,8 @@ int64_t content(Expr e);
 Expr without_content(Expr e);
 // By a number that divides content(e).
 Expr divided_by(Expr e, int64_t by);
+
+// 6 and a of 6*a; 1 and the term of others.
+std::pair<int64_t, Expr> coefficient_and_rest(Expr term);
 
 }  // namespace flashover::sym
