@@ -53,7 +53,6 @@ class Journal {
   void grad(PyObject* tensor, PyObject* name);
 
   bool empty() const { return entries_.empty(); }
-  size_t size() const { return entries_.size(); }
   const std::vector<Entry>& entries() const { return entries_; }
   void undo() noexcept;
   void keep() { entries_.clear(); }  // the writes stay (used when a call is only interpreted)

@@ -1,9 +1,7 @@
-"""Programs whose sizes go into functions of torch, and into caches of Python's, that want them as numbers or look at
-them."""
+"""Programs whose sizes go into functions of torch that want them as numbers, or look at them."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -150,17 +148,6 @@ class Recurrent(torch.nn.Module):
         return y, h
 
 
-@functools.lru_cache(16)
-def split(shape: tuple[int, ...], parts: int) -> tuple[int, tuple[int, ...]]:
-    return parts, (shape[0], shape[1] // parts, parts)
-
-
-def cached_shapes(x: T) -> T:
-    """As einops keeps what it makes of a shape."""
-    parts, shape = split(x.shape, 4)
-    return x.reshape(shape).sum(-1) * parts
-
-
 ROWS = of(lambda n: (n, 16))
 LONGER = of(lambda n: (n + 9, 16))
 IMAGES = of(lambda n: (2, 3, n + 1, n + 4))
@@ -171,7 +158,7 @@ _TAKES: dict[Inputs, tuple[Callable[..., Any], ...]] = {
     ROWS: (
         *(linspace_of_dtype, linspace_by_names, arange_of_float_step, arange_of_float_start, arange_of_size_step),
         *(windows_of_size, frequencies, pairs_below, pairs_above, repeated_lists, standardized, covariances),
-        *(quantiles, solved, eigenvalues, diagonal_of_square, cached_shapes),
+        *(quantiles, solved, eigenvalues, diagonal_of_square),
     ),
     LONGER: (half_windows, hops),
     IMAGES: (global_average, global_maximum, average_of_columns),

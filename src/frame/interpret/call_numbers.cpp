@@ -362,10 +362,6 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if ((*result = narrow_by_number(*this, f, args, nargs, kwnames)) != nullptr) return true;
   if ((*result = diagonal_by_number(*this, f, args, nargs, kwnames)) != nullptr) return true;
   if (PyErr_Occurred()) return true;
-  if (Py_TYPE(f) == known_types().lru_cache &&
-      (*result = CallHandlers::cached_of_sizes(*this, f, args, nargs, kwnames)) != nullptr)
-    return true;
-  if (PyErr_Occurred()) return true;
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
   const bool method = is_tensor_method(f);
   if ((n != nullptr && (n->flags & Native::kTensors) && n->handler == nullptr) || method) {

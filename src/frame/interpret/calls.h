@@ -45,8 +45,6 @@ struct CallHandlers {
   static PyObject* partial(Interpreter& in, const PythonCall& c);
   static bool cache_of_changing_numbers(Interpreter& in, const PythonCall& c, PyObject** result);
   static PyObject* lru_cache(Interpreter& in, const PythonCall& c);
-  static PyObject* cached_of_sizes(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs,
-                                   PyObject* kwnames);
   static PyObject* weak_reference(Interpreter& in, const PythonCall& c);
   static PyObject* script_function(Interpreter& in, const PythonCall& c);
   static PyObject* numpy_ufunc(Interpreter& in, const PythonCall& c);

@@ -49,7 +49,7 @@ char* Interpreter::begin(ActiveFrame& act, _PyInterpreterFrame* frame) {
   act.caller = top_;
   const bool tail = std::exchange(tail_, false);
   act.direct = tail && top_ != nullptr && frame->owner == FRAME_OWNED_BY_THREAD;
-  act.to_c = !std::exchange(hands_on_, false) && !tail && top_ != nullptr &&
+  act.to_c = !tail && top_ != nullptr &&
              (frame->owner != FRAME_OWNED_BY_GENERATOR ||
               reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame)) != gathered_);
   if (top_ == nullptr) {

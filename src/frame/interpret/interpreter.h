@@ -308,7 +308,6 @@ class Interpreter {
   Waypoints waypoints_;
   ProgramNames names_;
   bool tail_ = false;             // the next frame's result is that of the running instruction
-  bool hands_on_ = false;         // the next frame's result is the interpreter's, which looks at no number in it
   PyObject* gathered_ = nullptr;  // the generator that tuple() or list() runs now: what it yields is only put together
   bool retry_as_opaque_ = false;
   int checkpoint_depth_ = 0, checkpoints_ = 0;
