@@ -17,14 +17,14 @@ struct BatchNorm {
   double eps = 0;
 };
 
-struct State {
+struct FoldingState {
   const target::Providers& providers;
   int64_t room;  // bytes that are left for copies of weights
 };
 
 // y = (x - mean) / sqrt(variance + eps) * gamma + beta with x = conv(w) + b:
 // conv with w' = w * scale and b' = (b - mean) * scale + beta, scale = gamma / sqrt(variance + eps)
-bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results, State& state) {
+bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results, FoldingState& state) {
   for (size_t i = 1; i < n.outs.size(); ++i)
     if (n.outs[i] != kNoValue && r.uses(n.outs[i]) > 0) return false;
   const Node* found = r.def(bn.x, op::convolution);
@@ -72,7 +72,7 @@ bool fold_as(Rewriter& r, const Node& n, Values& results, const void* user) {
                                 .mean = ops::as_optional_value(n.args[3]),
                                 .variance = ops::as_optional_value(n.args[4]),
                                 .eps = ops::as_double(n.args[eps])},
-                               results, *static_cast<State*>(const_cast<void*>(user)));
+                               results, *static_cast<FoldingState*>(const_cast<void*>(user)));
 }
 
 constexpr RewriteRule kFold[] = {
@@ -83,7 +83,7 @@ constexpr RewriteRule kFold[] = {
 }  // namespace
 
 Graph fold_batch_norm(Graph g, const target::Providers& providers) {
-  State state{providers, providers.pack_budget};
+  FoldingState state{providers, providers.pack_budget};
   return rewrite(std::move(g), kFold, &state);
 }
 
