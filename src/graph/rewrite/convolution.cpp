@@ -24,6 +24,8 @@ bool is_point(const TensorType& input, const TensorType& weight, const Node& con
 bool reads_weight_as_it_lies(Rewriter& r, const Node& convolution, const target::Providers& providers) {
   // Multiplications of an element of the result, by points; of several taps more, since rows are made of the image.
   constexpr int64_t kMuch = 4, kMuchMore = 16, kMostTaps = 64, kManyColumns = 128;
+  // (Where no copies are made at all, images lie as they come: each would be turned for this one and back.)
+  if (providers.pack_budget <= 0) return false;
   const auto& args = convolution.args;
   const ValueId weight = ops::as_value(args[kWeight]);
   const TensorType x = r.b.type(ops::as_value(args[kInput])), w = r.b.type(weight), out = r.b.type(convolution.outs[0]);
