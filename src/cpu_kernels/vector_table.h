@@ -5,6 +5,11 @@ void fill_multiply(VectorKernels& k, std::integer_sequence<int, R...>) {
   ((k.multiply[P - 1][R] = multiply_tile<R + 1, P>), ...);
 }
 
+template <int... R>
+void fill_multiply_few(VectorKernels& k, std::integer_sequence<int, R...>) {
+  ((k.multiply_few[R] = multiply_few<R + 1>), ...);
+}
+
 VectorKernels make_vector_kernels() {
   constexpr int kPanels = kLanes == 16 ? 2 : 1;
   VectorKernels k{
@@ -13,8 +18,7 @@ VectorKernels make_vector_kernels() {
       .multiply = {},
       .finish = {finish_tile<lane_same>, finish_tile<lane_relu>, finish_tile<lane_gelu>, finish_tile<lane_gelu_tanh>,
                  finish_tile<lane_silu>, finish_tile<lane_sigmoid>, finish_tile<lane_hardswish>},
-      .multiply_few = {multiply_few<1>, multiply_few<2>, multiply_few<3>, multiply_few<4>, multiply_few<5>,
-                       multiply_few<6>, multiply_few<7>, multiply_few<8>},
+      .multiply_few = {},
       .rows_together = kSums / 4,
       .transpose = transpose_lines,
       .depthwise = {sum_panels<sum_taps<1>>, sum_panels<sum_taps<2>>, sum_panels<sum_taps<3>>, sum_panels<sum_taps<4>>},
@@ -24,6 +28,7 @@ VectorKernels make_vector_kernels() {
                         {sum_panels<sum_rows<4, 5, 2>>, sum_panels<sum_rows<8, 5, 2>>}},
                        {{sum_panels<sum_rows<4, 7, 1>>, sum_panels<sum_rows<8, 7, 1>>},
                         {sum_panels<sum_rows<4, 7, 2>>, sum_panels<sum_rows<8, 7, 2>>}}}};
+  fill_multiply_few(k, std::make_integer_sequence<int, kSums / 4>());
   fill_multiply<1>(k, std::make_integer_sequence<int, kRows>());
   if constexpr (kPanels > 1) fill_multiply<kPanels>(k, std::make_integer_sequence<int, kRows>());
   return k;

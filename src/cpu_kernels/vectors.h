@@ -23,9 +23,8 @@ struct VectorKernels {
   // c (rows of c_stride) = rows of x times `columns` rows of w, each `inner` long; `more`: added to what c holds.
   using MultiplyFew = void (*)(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t columns,
                                int64_t inner, bool more, float* c, int64_t c_stride);
-  static constexpr int64_t kFewRows = 8;
-  MultiplyFew multiply_few[kFewRows];  // [rows - 1]
-  int64_t rows_together;               // of those: how many keep the unit busiest
+  MultiplyFew multiply_few[6];  // [rows - 1]
+  int64_t rows_together;        // how many there are of those; as many keep the unit busiest
   // to[j * to_stride + i] = from[i * stride + j], for i < rows and j < columns.
   using Transpose = void (*)(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to,
                              int64_t to_stride);

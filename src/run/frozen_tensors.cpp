@@ -72,42 +72,29 @@ std::optional<Missing> find_missing(const Program& p, const std::vector<at::Tens
   return m;
 }
 
-// By TensorId: the first and the last of the instructions that touch its memory, -1 for none.
-std::vector<plan::Lifetime> lifetimes_over(const Program& p, const std::vector<Instruction>& instructions) {
-  std::vector<plan::Lifetime> lives(p.plan.tensors.size());
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    const auto touch = [&](TensorId t) {
-      plan::Lifetime& l = lives[p.roots[t]];
-      if (l.first < 0) l.first = static_cast<int32_t>(i);
-      l.last = static_cast<int32_t>(i);
-    };
-    plan::for_each_read(*instructions[i].step, touch);
-    plan::for_each_write(*instructions[i].step, touch);
-  }
-  return lives;
-}
-
-// Each tensor's memory is there from the first instruction that touches it to the last, and for good if it is kept:
-// weights with norms in them are as large as the weights, and would lie beside their packed copies.
+// Each tensor's memory is there from the first step that touches it to the last, and for good if it is kept: weights with
+// norms in them are as large as the weights, and would lie beside their packed copies.
 void walk_frozen(const std::vector<Instruction>& instructions, const std::vector<TensorId>& allocated, Run& run) {
   const Program& p = run.program;
-  const std::vector<plan::Lifetime> lives = lifetimes_over(p, instructions);
+  const std::vector<plan::Step>& steps = p.plan.frozen_steps;
+  const std::vector<plan::Lifetime> lives = plan::frozen_lifetimes(p.plan);
   std::vector<bool> kept(lives.size());
   for (TensorId t : p.frozen.kept) kept[p.roots[t]] = true;
-  std::vector<std::vector<TensorId>> made(instructions.size()), dropped(instructions.size());
-  for (TensorId t : allocated) made[static_cast<size_t>(std::max(0, lives[t].first))].push_back(t);
+  std::vector<std::vector<TensorId>> made(steps.size()), dropped(steps.size());
+  for (TensorId t : allocated) made[static_cast<size_t>(lives[t].first)].push_back(t);
   for (size_t t = 0; t < lives.size(); ++t)
     if (const plan::Lifetime& l = lives[p.roots[t]]; l.last >= 0 && !kept[p.roots[t]])
       dropped[static_cast<size_t>(l.last)].push_back(static_cast<TensorId>(t));
   std::vector<at::Tensor>& tensors = *run.frozen;
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    for (TensorId t : made[i]) {
+  for (const Instruction& in : instructions) {
+    const auto at = static_cast<size_t>(in.step - steps.data());
+    for (TensorId t : made[at]) {
       if (!tensors[t].defined()) tensors[t] = p.shapes[t].empty();
       if (p.plan.tensors[t].type.wrapped_number) tensors[t].unsafeGetTensorImpl()->set_wrapped_number(true);
       patch_late(p, run.frame, t, tensors[t]);
     }
-    walk({instructions[i]}, run);
-    for (TensorId t : dropped[i]) tensors[t] = at::Tensor();
+    walk({in}, run);
+    for (TensorId t : dropped[at]) tensors[t] = at::Tensor();
   }
 }
 

@@ -34,9 +34,13 @@ bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
   return flops / kLibrary > 1.1 * own;
 }
 
+static bool takes_unpacked(const Providers& p, DType dtype) {
+  return dtype == DType::kF32 && !p.own_bf16 && p.panels && !p.strict_numerics;
+}
+
 bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bool columns_lie_dense, bool frozen) {
   constexpr int64_t kFew = 4, kColumns = 32, kInner = 64;
-  if (dtype != DType::kF32 || p.own_bf16 || !p.panels || p.strict_numerics || size.inner < kInner) return false;
+  if (!takes_unpacked(p, dtype) || size.inner < kInner) return false;
   if (size.rows <= kFew) return columns_lie_dense;
   if (suits_unpacked_rows(p, dtype, size.inner, size.columns, columns_lie_dense)) return true;
   // MKL's product is the quicker one for the orders that gradients have (AVX512: 1.15x), ours for the other.
@@ -46,8 +50,7 @@ bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bo
 
 bool suits_unpacked_rows(const Providers& p, DType dtype, int64_t inner, int64_t columns, bool columns_lie_dense) {
   constexpr int64_t kColumns = 32, kInner = 256;
-  return dtype == DType::kF32 && !p.own_bf16 && p.panels && p.quick_panels && !p.strict_numerics && columns_lie_dense &&
-         inner >= kInner && columns >= kColumns;
+  return takes_unpacked(p, dtype) && p.quick_panels && columns_lie_dense && inner >= kInner && columns >= kColumns;
 }
 
 bool suits_panels(const Providers& p, DType dtype, int64_t rows) {

@@ -2,7 +2,6 @@
 #include "cpu_kernels/vectors.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 

@@ -1,6 +1,5 @@
 // Products: tiles of 6 rows and one panel: 12 sums, two parts of the panel's line and an element of the rows fill 16 registers.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 

@@ -1,6 +1,5 @@
 // Products: tiles of 14 rows and two panels: 28 sums, the panels' lines and an element of the rows are 31 of 32 registers.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 

@@ -41,18 +41,14 @@ bool is_library_code(PyCodeObject* code) {
   static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/",  "/inspect.py",   "/re/_",
                                                  "/re/__init__.py",   "/typing.py",   "/linecache.py", "/ast.py",
                                                  "/tokenize.py",      "/traceback.py"};
-  // Fills a cache in the class, which copy and pickle read.
-  if (PyUnicode_CompareWithASCIIString(code->co_name, "_slotnames") == 0 && PyUnicode_Check(code->co_filename)) {
-    const char* file = PyUnicode_AsUTF8(code->co_filename);
-    if (file != nullptr && std::strstr(file, "/copyreg.py") != nullptr) return true;
-    PyErr_Clear();
-  }
   // Functions of libraries that only look something up: in which order torch.einsum multiplies, where any is right, and
-  // what einops takes for the class of a tensor, which it looks for among its classes and remembers.
+  // what einops takes for the class of a tensor, which it looks for among its classes and remembers; _slotnames fills a
+  // cache in the class, which copy and pickle read.
   struct Lookup {
     const char *name, *file;
   };
-  static constexpr Lookup kLookups[] = {{"contract_path", "/opt_einsum/"}, {"get_backend", "/einops/_backends.py"}};
+  static constexpr Lookup kLookups[] = {
+      {"contract_path", "/opt_einsum/"}, {"get_backend", "/einops/_backends.py"}, {"_slotnames", "/copyreg.py"}};
   for (const Lookup& l : kLookups) {
     if (PyUnicode_CompareWithASCIIString(code->co_name, l.name) != 0) continue;
     const char* file = PyUnicode_AsUTF8(code->co_filename);

@@ -1,7 +1,6 @@
 // Functions behind functools.lru_cache: what the cache holds is asked again by the guards, and what captures and guards
 // ask it does not count as calls of the program.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -42,15 +41,21 @@ bool is_key_by_identity(PyObject* o) {
          !(k.module != nullptr && PyObject_TypeCheck(o, k.module));
 }
 
+// Where a function is written; empty: nobody knows.
+std::string_view file_of_function(PyObject* function) {
+  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_filename);
+  PyErr_Clear();
+  return file != nullptr ? file : "";
+}
+bool is_installed(std::string_view file) { return file.find("-packages/") != file.npos; }
+
 // A cache is asked by the values of its arguments. What a library's function computes is the same without it (the
 // program's own may count its calls).
 Ref behind_librarys_cache(PyObject* f) {
   Ref inner = Ref::steal(PyObject_GetAttrString(f, "__wrapped__"));
   if (!inner) PyErr_Clear();
-  if (!inner || !PyFunction_Check(inner.get())) return {};
-  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(inner.get()))->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && std::strstr(file, "-packages/") != nullptr ? std::move(inner) : Ref();
+  return inner && PyFunction_Check(inner.get()) && is_installed(file_of_function(inner.get())) ? std::move(inner)
+                                                                                               : Ref();
 }
 
 }  // namespace
@@ -108,9 +113,8 @@ Ref Interpreter::cached_result(PyObject* f, PyObject* const* args, size_t count,
   if (found != nullptr)
     return Ref::borrow(cache->maxsize < 0 ? found : reinterpret_cast<LruLinkLayout*>(found)->result);
   // The program's own: it may make tensors, or print. It runs for real before the capture does again.
-  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(cache->func))->co_filename);
-  PyErr_Clear();
-  if (file == nullptr || std::string_view(file).find("-packages/") != std::string_view::npos || !journal.empty() ||
+  const std::string_view file = file_of_function(cache->func);
+  if (file.empty() || is_installed(file) || !journal.empty() ||
       is_library(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(cache->func))))
     return {};
   Ref all = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
