@@ -1,11 +1,12 @@
 """Models and functions of other libraries, as their users call them: whole or not, right or not, versions by batch.
 
     pip install vit-pytorch x-transformers kornia monai segmentation-models-pytorch open_clip_torch diffusers ...
-    python benchmarks/other_libraries.py [--train] [--sizes] [--limit 150] [names...]
+    python benchmarks/other_libraries.py [--train] [--sizes] [--device cuda --jobs 12] [--limit 150] [names...]
 
 What is not installed is left out. A line each: breaks, seconds of the first call, the largest error of a result (with
 --train of a gradient, too) in units of the largest number, and where that is above 1e-5, of eager and of ours to fp64.
 --sizes calls with five batch sizes and prints how many versions there are after each. A case ends after --limit seconds.
+With --jobs, so many processes share the cases.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import copy
 import importlib
 import math
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -273,18 +276,22 @@ def check_sizes(f: Any, args: tuple[Any, ...]) -> str:
     return f"versions {counts}, error {worst:.1e}"
 
 
-def run(names: list[str], train: bool, sizes: bool, limit: int) -> Iterator[str]:
+def on(device: str, x: Any) -> Any:
+    return pytree.tree_map(lambda t: t.to(device) if isinstance(t, (torch.Tensor, torch.nn.Module)) else t, x)
+
+
+def run(names: list[str], train: bool, sizes: bool, device: str, part: tuple[int, int], limit: int) -> Iterator[str]:
     def over(*_: Any) -> None:
         raise TimeoutError(f"over {limit} s")
 
     signal.signal(signal.SIGALRM, over)
-    for name, make in cases().items():
+    for name, make in list(cases().items())[part[0] :: part[1]]:
         if names and not any(n in name for n in names):
             continue
         signal.alarm(limit)
         try:
             torch.manual_seed(0)
-            f, args = make()
+            f, args = on(device, make())
             if isinstance(f, torch.nn.Module):
                 f.train(train)
             yield f"{name}: {check_sizes(f, args) if sizes else check(f, args, train)}"
@@ -296,16 +303,30 @@ def run(names: list[str], train: bool, sizes: bool, limit: int) -> Iterator[str]
             signal.alarm(0)
 
 
+def shared(jobs: int) -> None:
+    parts = [subprocess.Popen([sys.executable, *sys.argv, "--part", f"{k}/{jobs}"]) for k in range(jobs)]
+    for p in parts:
+        p.wait()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="parts of the names of the cases to run")
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--sizes", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--part", default="", help="K/N: every Nth case from the Kth on")
     parser.add_argument("--limit", type=int, default=150)
     options = parser.parse_args()
+    if options.jobs > 1 and not options.part:
+        shared(options.jobs)
+        return
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for line in run(options.names, options.train, options.sizes, options.limit):
+    torch.backends.cudnn.allow_tf32 = False  # errors are judged in f32's units
+    k, n = (int(x) for x in (options.part or "0/1").split("/"))
+    for line in run(options.names, options.train, options.sizes, options.device, (k, n), options.limit):
         print(line, flush=True)
 
 
