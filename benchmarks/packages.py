@@ -1,7 +1,7 @@
 """Packages beside AOTInductor's: building, size, loading, the first call and steady speed, in one run on the CPU.
 
     python benchmarks/packages.py [--threads 1,2] [--models resnet50,bert] [--seconds 8] [--json rows.json]
-        [--markdown docs/benchmarks/packages.md] [--realtime]
+        [--markdown docs/benchmarks/packages.md] [--realtime] [--device cuda]
 
 A row is a model at one number of threads, on as many cores, with empty cache folders. Build: export and package in one
 process, first Flashover, then torch.export with torch._inductor.aoti_compile_and_package. Load and first call: medians
@@ -9,6 +9,7 @@ over processes that have done nothing with torch but one addition; "runner" is f
 AOTInductor's is its C++ loader called from Python.
 Steady: medians of calls that take turns in one process, eager, flashover.compile, both packages. "wrong": results that
 differ from eager's by more than 1e-3 of their rms; "bits": whether our package's are those of flashover.compile.
+--device cuda: model and packages on the GPU ("native"), times with the device's work done.
 --realtime (root): what is measured runs before anything else on the machine, its threads each on a core of its own.
 """
 
@@ -45,7 +46,13 @@ def make(row: Row) -> tuple[torch.nn.Module, tuple[Any, ...]]:
     model, args, kwargs = thread_counts.make(row["model"], row["batch"])
     if hasattr(model, "config"):
         model.config.use_cache = False
-    return training.OnlyTensors(model.eval()).eval(), (*args, *kwargs.values())
+    module, given = training.OnlyTensors(model.eval()).eval().to(row["device"]), (*args, *kwargs.values())
+    return module, tuple(a.to(row["device"]) if isinstance(a, torch.Tensor) else a for a in given)
+
+
+def finish(row: Row) -> None:
+    if row["device"] == "cuda":
+        torch.cuda.synchronize()
 
 
 def build(row: Row, folder: Path) -> Row:
@@ -65,7 +72,7 @@ def build(row: Row, folder: Path) -> Row:
         torch._inductor.aoti_compile_and_package(program, package_path=str(folder / THEIRS))
         row |= {"their_export": exported - start, "their_package": time.perf_counter() - exported}
     for i, t in enumerate(bench.tensors(list(args))):
-        np.save(folder / f"in{i}.npy", t.numpy())
+        np.save(folder / f"in{i}.npy", t.cpu().numpy())
     return row | {"our_bytes": (folder / OURS).stat().st_size, "their_bytes": (folder / THEIRS).stat().st_size}
 
 
@@ -86,25 +93,28 @@ def load_and_call(row: Row, folder: Path, which: str) -> Row:
     import flashover
 
     files = sorted(folder.glob("in*.npy"), key=lambda p: int(p.stem[2:]))
-    args = [torch.from_numpy(np.load(file)) for file in files]
+    args = [torch.from_numpy(np.load(file)).to(row["device"]) for file in files]
     go_first(row)
     with torch.no_grad():
-        torch.ones(1 << 20) + 1  # the threads exist
+        torch.ones(1 << 20, device=row["device"]) + 1  # the threads, or the device's context, exist
+        finish(row)
         start = time.perf_counter()
         package = flashover.load(folder / OURS) if which == "ours" else load_theirs(folder / THEIRS)
         loaded = time.perf_counter()
         package(*args)
+        finish(row)
         return {"load": (loaded - start) * 1e3, "first": (time.perf_counter() - loaded) * 1e3}
 
 
-def in_any_order(calls: dict[str, bench.Call], budget: float) -> dict[str, float]:
+def in_any_order(calls: dict[str, bench.Call], row: Row) -> dict[str, float]:
     """Median seconds; what one leaves in the caches is there for another each time."""
     times: dict[str, list[float]] = {key: [] for key in calls}
-    end = time.perf_counter() + budget
+    end = time.perf_counter() + row["budget"]
     while time.perf_counter() < end or len(times["ours"]) < 5:
         for key in random.sample(list(calls), len(calls)):
             start = time.perf_counter()
             calls[key]()
+            finish(row)
             times[key].append(time.perf_counter() - start)
     return {key: statistics.median(values) for key, values in times.items()}
 
@@ -128,7 +138,7 @@ def steady(row: Row, folder: Path) -> Row:
         bits = all(torch.equal(a, b) for a, b in zip(results["ours"], results["jit"], strict=True))
         for call in calls.values():
             call()
-        return row | {"wrong": wrong, "bits": bits, "seconds": in_any_order(calls, row["budget"])}
+        return row | {"wrong": wrong, "bits": bits, "seconds": in_any_order(calls, row)}
 
 
 def by_runner(folder: Path, row: Row, environment: dict[str, str], cores: list[int]) -> Row:
@@ -136,7 +146,7 @@ def by_runner(folder: Path, row: Row, environment: dict[str, str], cores: list[i
 
     runner = Path(flashover.__file__).parent / "runtime" / "bin" / "flashover-run"
     files = sorted(folder.glob("in*.npy"), key=lambda p: int(p.stem[2:]))
-    command = [str(c) for c in (runner, folder / OURS, *files, "--threads", row["threads"])]
+    command = [str(c) for c in (runner, folder / OURS, *files, "--threads", row["threads"], "--device", row["device"])]
 
     def prepare() -> None:
         os.sched_setaffinity(0, cores)
@@ -206,12 +216,16 @@ def table(rows: list[Row]) -> str:
     return "\n".join(out)
 
 
+def machine() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores"
+
+
 def page(rows: list[Row], command: str) -> str:
     return "\n".join(
         [
             "# Packages beside AOTInductor",
             "",
-            f"`{command}`, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, f32.",
+            f"`{command}`, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}, {machine()}, f32.",
             "",
             f"Build: export and package. Load and first call: in new processes, medians of {PROCESSES}; runner: `flashover-run`,",
             "without Python. AOTI's is its C++ loader: `aoti_load_package` in Python also asks g++ what the processor has,",
@@ -228,6 +242,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0, help="of calls that take turns, a row")
     parser.add_argument("--json", type=Path, help="rows that are in it already are kept")
@@ -255,13 +270,15 @@ def main() -> int:
                 "model": name,
                 "threads": threads,
                 "batch": options.batch,
+                "device": options.device,
                 "budget": options.seconds,
                 "realtime": options.realtime,
             }
             done.append(run_row(row, cores[:threads]))
             if options.json:
                 options.json.write_text(json.dumps(done, indent=1))
-    text = page(done, "python benchmarks/packages.py" + " --realtime" * options.realtime)
+    on_gpu = options.device == "cuda"
+    text = page(done, "python benchmarks/packages.py" + " --device cuda" * on_gpu + " --realtime" * options.realtime)
     print(text)
     if options.markdown:
         options.markdown.write_text(text)

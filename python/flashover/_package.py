@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils._pytree as pytree
 
-from flashover import _C, _targets, exc
+from flashover import _C, _devices, _targets, exc
 from flashover import options as options_table
 from flashover._signature import SUFFIX, check_signature
 
@@ -35,7 +35,8 @@ def package(
 
     Equal weights are stored once; mode, options: as compile()'s.
     targets: the kinds of machines that the file holds machine code for, "native" (this one), "avx512", "avx2",
-    "scalar"; where it is loaded, the best one that the machine has is taken.
+    "scalar", and GPUs, which need not be here: "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120". Where it is
+    loaded, the best one that the machine has is taken. For a GPU everything that the program has on the CPU is there.
     prepare: what is computed of weights alone (packed matrices) lies in the file, too: on the same processor, with as
     many threads, the first call finds it; the file is up to twice as large.
     """
@@ -50,8 +51,13 @@ def package(
             raise TypeError(
                 f"package() takes ExportedPrograms (flashover.export makes them), not {type(program).__name__}"
             )
-        writer.add(name, program)
-    writer.compile(levels, values)
+        native = _devices.kind_of(program)
+        of_device: dict[str, list[str]] = {}
+        for level in levels:
+            of_device.setdefault(_targets.device_of(level, native), []).append(level)
+        for device, of_it in of_device.items():
+            writer.add(name, program, of_it, device)
+    writer.compile(values)
     writer.write(os.fspath(path), prepare)
 
 
@@ -60,6 +66,7 @@ def load(
     *,
     verify: bool = True,
     signed_by: bytes | str | os.PathLike[str] | None = None,
+    device: str | torch.device | None = None,
 ) -> Package:
     """Loads a package. It is machine code that this process runs: load what you trust.
 
@@ -67,13 +74,15 @@ def load(
     takes the time of reading them all.
     signed_by: a public key (PEM, or a file with it): the file must be what its owner signed (sign_package), which is
     looked at before anything else, by the signature in PATH.sig.
+    device: where it runs. Without it: on the first CUDA device, where there is one and the package has code for CUDA.
     """
+    where = None if device is None else torch.device(device)
     if signed_by is None:
-        return Package(_C.Package.load(os.fspath(path), verify))
+        return Package(_C.Package.load(os.fspath(path), verify, where))
     with open(path, "rb") as file:
         check_signature(file, os.fspath(path) + SUFFIX, signed_by)
         # The same file, whatever has the name by now.
-        return Package(_C.Package.load(f"/proc/self/fd/{file.fileno()}", verify))
+        return Package(_C.Package.load(f"/proc/self/fd/{file.fileno()}", verify, where))
 
 
 def package_info(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -107,8 +116,9 @@ class AotCompiled:
         with tempfile.TemporaryDirectory(prefix="flashover") as folder:
             path = os.path.join(folder, "function.flash")
             writer = _Writer()
-            writer.add("forward", export(function, args, kwargs))
-            writer.compile([_targets.NATIVE], options)
+            program = export(function, args, kwargs)
+            writer.add("forward", program, [_targets.NATIVE], _devices.kind_of(program))
+            writer.compile(options)
             writer.write(path, prepare=True)
             with open(path, "rb") as file:
                 self._bytes = file.read()
@@ -130,6 +140,7 @@ class Entry:
         self._native, self._index, self._description = native, index, description
         self.name: str = description["name"]
         self.target: str = description["target"]  # the machines that its code is for
+        self.device = torch.device(description["device"])
         self.prepared: int = description["prepared"]  # tensors made of weights alone that calls find in the file
         self._arguments_spec = _spec_of(description["arguments_spec"])
         self._results_spec = _spec_of(description["results_spec"])
@@ -286,21 +297,25 @@ class _Writer:
     def __init__(self) -> None:
         self.weights: dict[str, torch.Tensor] = {}
         self.programs: list[str] = []  # by entry: its text
+        self.targets: list[Sequence[str]] = []
         self.entries: list[dict[str, Any]] = []
         self.plans: list[tuple[str, bytes]] = []
 
-    def compile(self, targets: Sequence[str], values: Mapping[str, str]) -> None:
-        """Makes the plans of all entries for each target, the best one first."""
-        for target in targets:
-            plans = _targets.plans_for(target, self.programs, values)
-            for entry, plan in zip(self.entries, plans, strict=True):
+    def compile(self, values: Mapping[str, str]) -> None:
+        """Makes the plans of all entries for each of their targets, the best one first."""
+        for target in dict.fromkeys(target for targets in self.targets for target in targets):
+            wanted = [i for i, targets in enumerate(self.targets) if target in targets]
+            plans = _targets.plans_for(target, [self.programs[i] for i in wanted], values)
+            for entry, plan in zip((self.entries[i] for i in wanted), plans, strict=True):
                 section = f"plan {target} {entry['name']}"
                 self.plans.append((section, plan))
                 entry["plans"].append(section)
 
-    def add(self, name: str, exported: Any) -> None:
-        program, sizes = _program_of(exported)
+    def add(self, name: str, exported: Any, targets: Sequence[str], device: str) -> None:
+        """targets: the best one first, all for this kind of device."""
+        program, sizes = _program_of(exported, device)
         self.programs.append(program.data["text"])
+        self.targets.append(targets)
         tensors = {n: self._weight(name, n, t) for n, t in program.tensors.items()}
 
         def binding(a: Argument) -> tuple[str, Any]:
@@ -320,6 +335,7 @@ class _Writer:
         self.entries.append(
             {
                 "name": name,
+                "device": device,
                 "plans": [],
                 "inputs": [binding(a) for a in program.inputs],
                 "arguments": arguments,
@@ -370,8 +386,11 @@ def _bounds(expression: Any, exported: Any) -> tuple[int | None, int | None]:
     return (int(least) if least > 0 else None), (int(most) if most.is_Integer else None)
 
 
-def _program_of(exported: Any) -> tuple[Program, list[Any]]:
-    """Captures an exported program again; and what it says of sizes: (leaf, dim, expression, least, most)."""
+def _program_of(exported: Any, device: str) -> tuple[Program, list[Any]]:
+    """Captures an exported program again; and what it says of sizes: (leaf, dim, expression, least, most).
+
+    device: the kind of device that it is captured for. The tensors of what is returned are the program's own.
+    """
     from flashover._program import capture
 
     if exported.example_inputs is None:
@@ -387,10 +406,16 @@ def _program_of(exported: Any) -> tuple[Program, list[Any]]:
                 changing.setdefault(leaf, {})[dim] = ("must", least, most) if plain else ("must", None, None)
                 sizes.append((leaf, dim, size, least, most))
     module = exported.module(check_guards=False)
+    mover = None if device == _devices.kind_of(exported) else _devices.Mover(device)
+    if mover:
+        mover.module(module)
+        args, kwargs = mover.arguments((args, kwargs))
     try:
         program = capture(module.forward, args, kwargs, changing, owner=module)
     except exc.ConstraintViolationError as error:
         raise exc.ExportError.of([str(error)]) from error
+    if mover:
+        program.tensors = {name: mover.original(name, t) for name, t in program.tensors.items()}
     return program, sizes
 
 

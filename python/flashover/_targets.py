@@ -1,4 +1,4 @@
-"""Plans for the kinds of machines that a package is for: this one, and those with fewer instruction sets."""
+"""Plans for the kinds of machines that a package is for: this one, those with fewer instruction sets, GPUs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,27 @@ from flashover import _C, exc
 from flashover._library_levels import LIBRARY_LEVELS
 
 NATIVE = "native"  # this machine with all that it has
-_BEST_FIRST = (NATIVE, *reversed(LIBRARY_LEVELS))
+# By architecture: processors of the device that kernels are cut for. They run on those with more or fewer as well.
+GPUS = {
+    "sm_120": (120, 188),
+    "sm_100": (100, 148),
+    "sm_90": (90, 132),
+    "sm_89": (89, 142),
+    "sm_86": (86, 84),
+    "sm_80": (80, 108),
+}
+_BEST_FIRST = (NATIVE, *GPUS, *reversed(LIBRARY_LEVELS))
+
+
+def device_of(target: str, native: str) -> str:
+    """The kind of device that a target is for. native: that the program is on."""
+    return native if target == NATIVE else "cuda" if target in GPUS else "cpu"
 
 
 def ordered(targets: Sequence[str]) -> list[str]:
     """The targets, the best first, each once; an error for those that cannot be built here."""
     if isinstance(targets, str) or not targets:
-        raise TypeError('targets is a list of levels: ["native", "avx2"]')
+        raise TypeError('targets is a list of levels: ["native", "avx2", "sm_90"]')
     for target in targets:
         if target not in _BEST_FIRST:
             raise exc.UserError(f"there is no target {target}; there are {', '.join(_BEST_FIRST)}")
@@ -36,8 +50,8 @@ def ordered(targets: Sequence[str]) -> list[str]:
 
 def plans_for(target: str, programs: Sequence[str], options: Mapping[str, str]) -> list[bytes]:
     """By program (its text): the plan's bytes."""
-    if target == NATIVE:
-        return [_C.plan_of_program(text, options) for text in programs]
+    if target == NATIVE or target in GPUS:
+        return [_C.plan_of_program(text, options, GPUS.get(target)) for text in programs]
     with tempfile.TemporaryDirectory(prefix="flashover") as folder:
         request = {"programs": list(programs), "options": dict(options), "threads": torch.get_num_threads()}
         (Path(folder) / "request.json").write_text(json.dumps(request))

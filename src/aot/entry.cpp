@@ -50,7 +50,7 @@ static GivenTensor given_of(const at::Tensor& t) {
   given.strided = true;
   given.plain = !t.is_conj() && !t.is_neg();
   given.dtype = aten::from_aten(t.scalar_type());
-  given.device = aten::from_aten(t.device()).type;
+  given.device = aten::from_aten(t.device());
   given.sizes = {t.sizes().data(), t.sizes().size()};
   given.strides = {t.strides().data(), t.strides().size()};
   given.storage_offset = t.storage_offset();

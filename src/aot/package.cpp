@@ -17,9 +17,11 @@
 #include "cpu_kernels/operators.h"
 #include "cpu_kernels/team.h"
 #include "package/check.h"
+#include "package/choice.h"
 #include "package/container.h"
 #include "package/detached_signature.h"
 #include "plan/contents.h"
+#include "run/cuda/driver.h"
 #include "run/program.h"
 #include "run/untracked_writers.h"
 #include "torch/convert.h"
@@ -27,14 +29,16 @@
 namespace flashover::aot {
 namespace {
 
-std::vector<at::Tensor> weights_in(const std::shared_ptr<char>& section, const Manifest& m) {
+std::vector<at::Tensor> weights_in(const std::shared_ptr<char>& section, const Manifest& m,
+                                   const std::vector<Device>& placements) {
   std::vector<at::Tensor> out;
-  for (const Weight& w : m.weights) {
+  for (size_t i = 0; i < m.weights.size(); ++i) {
+    const Weight& w = m.weights[i];
     const auto options = at::TensorOptions().dtype(aten::to_aten(w.dtype)).device(at::kCPU);
     at::Tensor t = at::from_blob(
         section.get() + w.offset, w.sizes, w.strides, [section](void*) {}, options);
-    if (w.device.type != DeviceType::kCPU) {
-      at::Tensor there = at::empty_strided(w.sizes, w.strides, options.device(aten::to_aten(w.device)));
+    if (placements[i].type != DeviceType::kCPU) {
+      at::Tensor there = at::empty_strided(w.sizes, w.strides, options.device(aten::to_aten(placements[i])));
       t = there.copy_(t);
     }
     out.push_back(std::move(t));
@@ -53,15 +57,18 @@ void check_versions(const Manifest& m) {
                     ": package the program again");
 }
 
-// The first plan that this machine can run.
-size_t fitting_plan(const PackagedEntry& e, const std::vector<plan::Plan>& plans) {
-  std::string why;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    const std::string reason = run::why_not_here(plans[i]);
-    if (reason.empty()) return i;
-    why += "\n- for " + plans[i].target + ": " + reason;
+Choice choose_here(Manifest m, std::vector<std::vector<plan::Plan>> plans, std::optional<Device> device) {
+  // (Asked before anything of torch's asks for CUDA: where the driver's side of torch is not loaded yet, it is now.)
+  const bool for_cuda = std::ranges::any_of(m.entries, [](const auto& e) { return e.device == DeviceType::kCUDA; });
+  const int count = for_cuda ? run::cuda::device_count() : 0;
+  if (device && device->type == DeviceType::kCUDA) {
+    device->index = std::max<int8_t>(device->index, 0);
+    if (count > 0 && device->index >= count)
+      throw UserError("there is no CUDA device " + std::to_string(device->index));
+    for (auto& of_entry : plans)
+      for (plan::Plan& p : of_entry) plan::use_cuda_device(p, device->index);
   }
-  throw UserError("entry " + e.name + " of the package does not run on this machine:" + why);
+  return choose(std::move(m), std::move(plans), {.why_not = run::why_not_here, .cuda = count > 0}, device);
 }
 
 constexpr auto on_all_threads = [](int64_t tasks, const auto& f) { cpu::in_parallel(tasks, f); };
@@ -141,7 +148,6 @@ void lay_out(Manifest& m, const std::vector<at::Tensor>& tensors, const std::set
     Weight& w = m.weights[i];
     const at::Tensor& t = tensors[i];
     w.dtype = aten::from_aten(t.scalar_type());
-    w.device.type = aten::from_aten(t.device()).type;
     w.sizes = t.sizes().vec();
     w.strides = t.strides().vec();
     pool.put(bytes_of(t), written.contains(static_cast<int32_t>(i)), w);
@@ -173,6 +179,23 @@ const plan::Plan& plan_of(const Plans& plans, const PackagedPlan& p) {
   return found->second;
 }
 
+// No weight is on two devices, wherever it is loaded.
+void check_devices(const Manifest& m, const Plans& plans) {
+  for (const DeviceType kind : {DeviceType::kCPU, DeviceType::kCUDA}) {
+    Manifest taken{.weights = m.weights};
+    std::vector<const plan::Plan*> of_entries;
+    for (const PackagedEntry& e : m.entries) {
+      const bool other = e.device != kind && std::ranges::any_of(m.entries, [&](const PackagedEntry& o) {
+                           return o.name == e.name && o.device == kind;
+                         });
+      if (other) continue;
+      taken.entries.push_back(e);
+      of_entries.push_back(&plan_of(plans, e.plans[0]));
+    }
+    weight_devices(taken, of_entries);
+  }
+}
+
 // Fills in what the plans that this machine takes compute of weights alone; what is returned keeps the bytes.
 std::vector<at::Tensor> add_prepared(Manifest& m, const Plans& plans, const std::vector<at::Tensor>& weights,
                                      Pool& pool) {
@@ -198,27 +221,31 @@ std::shared_ptr<Package> Package::load(const std::string& path, const OpenOption
   std::call_once(once, [] { cpu::register_operators(); });
   std::shared_ptr<Package> p(new Package);
   const Container file(open_signed_file(path, options.signed_by));
-  std::vector<std::vector<plan::Plan>> plans;
-  Manifest& m = p->manifest_ = check_package(file, &plans);
-  check_versions(m);
+  std::vector<std::vector<plan::Plan>> all;
+  Manifest whole = check_package(file, &all);
+  check_versions(whole);
+  Choice choice = choose_here(std::move(whole), std::move(all), options.device);
+  std::vector<plan::Plan>& plans = choice.plans;
+  Manifest& m = p->manifest_ = std::move(choice.manifest);
+  p->chosen_ = std::move(choice.chosen);
+  p->placements_ = std::move(choice.placements);
   const bool suits = m.machine == machine_of_prepared();
   std::vector<bool> read(m.weights.size());
   std::vector<const Prepared*> found;
   for (size_t i = 0; i < plans.size(); ++i) {
-    const size_t at = p->chosen_.emplace_back(fitting_plan(m.entries[i], plans[i]));
-    if (!suits) m.entries[i].plans[at].prepared.clear();
+    if (!suits) m.entries[i].plans[p->chosen_[i]].prepared.clear();
     for (const Prepared& t : p->prepared(i)) found.push_back(&t);
-    mark_read(m.entries[i], plans[i][at], p->prepared(i), read);
-    if (lets_weights_out(m.entries[i], plans[i][at])) *p->seen_ = true;
+    mark_read(m.entries[i], plans[i], p->prepared(i), read);
+    if (lets_weights_out(m.entries[i], plans[i])) *p->seen_ = true;
   }
   p->weight_bytes_ = file.map(file.find(kWeightSection));
   p->unverified_.assign(m.weights.size(), options.verify_weights);
   p->verify(read);
   p->prepared_bytes_ = file.map(file.find(kPreparedSection));
   if (options.verify_weights) verify_bytes(found, p->prepared_bytes_.get(), "prepared tensors", on_all_threads);
-  std::vector<at::Tensor> weights = weights_in(p->weight_bytes_, m);
+  std::vector<at::Tensor> weights = weights_in(p->weight_bytes_, m, p->placements_);
   for (size_t i = 0; i < plans.size(); ++i)
-    p->entries_.push_back(std::make_unique<LoadedEntry>(m.entries[i], std::move(plans[i][p->chosen_[i]]), p->seen_));
+    p->entries_.push_back(std::make_unique<LoadedEntry>(m.entries[i], std::move(plans[i]), p->seen_));
   for (size_t w = 0; w < weights.size(); ++w)
     if (std::ranges::any_of(p->entries_, [&](const auto& e) { return e->signature().writes_weight(w); }))
       weights[w] = weights[w].clone();  // whatever else lies in its place
@@ -297,13 +324,12 @@ void write_package(const std::string& path, Manifest manifest, const std::vector
   check_apart(manifest, weights, written);
   Pool weight_pool(kWeightSection), prepared_pool(kPreparedSection);
   lay_out(manifest, tensors, written, weight_pool);
-  for (size_t i = 0; i < weights.size(); ++i)
-    manifest.weights[i].device.type = aten::from_aten(weights[i].device()).type;
   std::vector<at::Tensor> kept;
   if (with_prepared) kept = add_prepared(manifest, read, weights, prepared_pool);
   check(manifest, weight_pool.size(), prepared_pool.size());
   for (const PackagedEntry& e : manifest.entries)
     for (const PackagedPlan& p : e.plans) check(manifest, e, p, plan_of(read, p));
+  check_devices(manifest, read);
   const std::string head = encode(manifest);
   std::vector<Part> parts{{kManifestSection, {head}}};
   for (const auto& [section, bytes] : plans) parts.push_back({section, {bytes}});

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -31,6 +32,9 @@ struct OpenOptions {
   // A public key (PEM, or the path of a file with it): the file must be what its owner signed (detached_signature.h),
   // which is looked at first. Empty: anything.
   std::string signed_by{};
+  // Where it shall run: only entries for such a device are taken. Absent: the first CUDA device of this process if there
+  // is one and the package has code for CUDA, else the CPU.
+  std::optional<Device> device{};
 };
 
 class Package {
@@ -63,6 +67,7 @@ class Package {
   void supply_prepared();
   Manifest manifest_;
   std::vector<size_t> chosen_;
+  std::vector<Device> placements_;                       // by weight
   std::shared_ptr<char> weight_bytes_, prepared_bytes_;  // as mapped
   mutable std::mutex verifying_;
   mutable std::vector<bool> unverified_;  // by weight

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "cpu_kernels/team.h"
 #include "package/check.h"
+#include "package/choice.h"
 #include "package/container.h"
 #include "package/detached_signature.h"
 #include "package/signature.h"
@@ -40,7 +41,7 @@ Array borrowed(const flashover_tensor& t) {
 aot::GivenTensor given_of(const Array& a, const flashover_tensor& t) {
   return {.strided = true,
           .dtype = a.dtype,
-          .device = t.device == FLASHOVER_CUDA ? DeviceType::kCUDA : DeviceType::kCPU,
+          .device = t.device == FLASHOVER_CUDA ? Device{DeviceType::kCUDA, 0} : Device{},
           .sizes = a.sizes,
           .strides = a.strides};
 }
@@ -64,17 +65,6 @@ struct Entry {
   bare::Executor executor;
 };
 
-// The first plan that can be run here.
-size_t chosen_plan(const aot::PackagedEntry& e, const std::vector<plan::Plan>& plans) {
-  std::string why;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    const std::string reason = bare::why_not(plans[i]);
-    if (reason.empty()) return i;
-    why += "\n- for " + plans[i].target + ": " + reason;
-  }
-  throw UserError("entry " + e.name + " of the package does not run without torch on this machine:" + why);
-}
-
 bool overlap(const Array& a, const Array& b) {
   const auto end = [](const Array& x) {
     int64_t last = 1;
@@ -86,21 +76,25 @@ bool overlap(const Array& a, const Array& b) {
 
 class WithoutTorch final : public LoadedPackage {
  public:
-  WithoutTorch(const std::string& path, bool verify, const std::string& signed_by) {
+  WithoutTorch(const std::string& path, bool verify, const std::string& signed_by, std::optional<Device> device) {
     const aot::Container file(aot::open_signed_file(path, signed_by));
-    std::vector<std::vector<plan::Plan>> plans;
-    manifest_ = aot::check_package(file, &plans);
+    std::vector<std::vector<plan::Plan>> all;
+    aot::Manifest whole = aot::check_package(file, &all);
+    aot::Choice choice =
+        aot::choose(std::move(whole), std::move(all), {.why_not = bare::why_not, .how = " without torch"}, device);
+    std::vector<plan::Plan>& plans = choice.plans;
+    manifest_ = std::move(choice.manifest);
     // What was prepared by another kind of processor may have other bits. (Numbers of threads do not matter here.)
     const bool suits = manifest_.machine.ends_with(", processor " + target::processor());
     std::vector<std::vector<aot::Prepared>> found;
     std::vector<bool> read(manifest_.weights.size());
     for (size_t i = 0; i < plans.size(); ++i) {
       aot::PackagedEntry& e = manifest_.entries[i];
-      const size_t at = chosen_plan(e, plans[i]);
+      const size_t at = choice.chosen[i];
       std::vector<aot::Prepared>& prepared = found.emplace_back();
-      if (suits && aot::is_complete(e.plans[at].prepared, plans[i][at])) prepared = e.plans[at].prepared;
-      aot::mark_read(e, plans[i][at], prepared, read);
-      entries_.push_back(std::make_unique<Entry>(e, std::move(plans[i][at])));
+      if (suits && aot::is_complete(e.plans[at].prepared, plans[i])) prepared = e.plans[at].prepared;
+      aot::mark_read(e, plans[i], prepared, read);
+      entries_.push_back(std::make_unique<Entry>(e, std::move(plans[i])));
     }
     weight_bytes_ = file.map(file.find(aot::kWeightSection));
     unverified_.assign(manifest_.weights.size(), verify);
@@ -227,10 +221,16 @@ class WithoutTorch final : public LoadedPackage {
 
 }  // namespace
 
-std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights,
-                                            const std::string& signed_by) {
-  return std::make_unique<WithoutTorch>(path, verify_weights, signed_by);
+std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights, const std::string& signed_by,
+                                            std::optional<Device> device) {
+  return std::make_unique<WithoutTorch>(path, verify_weights, signed_by, device);
 }
+flashover_tensor copy_to(const flashover_tensor& tensor, Device device) {
+  if (tensor.device != FLASHOVER_CPU || device.type != DeviceType::kCPU)
+    throw UserError("the runtime without torch knows no devices but the CPU");
+  return described(bare::copy_of(borrowed(tensor)));
+}
+void synchronize(Device) {}
 void set_threads(int threads) { omp_set_num_threads(threads); }
 void free_owner(void* owner) { delete static_cast<Owned*>(owner); }
 

@@ -296,10 +296,15 @@ class OfTorchCalls final : public Runner {
 std::optional<run::cuda::DeviceFacts> pretended;
 
 // What the pipeline is told of this machine and of torch's settings (which the guards compare).
-compile::CompileTarget environment(const graph::Graph& graph, const compile::Options& options) {
+// gpu: another one than this machine's. Nothing is measured for it, and random numbers are left to the library, whose
+// kernels know how many threads the device has.
+compile::CompileTarget environment(const graph::Graph& graph, const compile::Options& options,
+                                   const std::optional<kernel::triton::Gpu>& gpu = std::nullopt) {
   compile::CompileTarget e;
   int64_t random_threads = 0;
-  if (const Device d = graph::device_of(graph); d.type == DeviceType::kCUDA) {
+  if (gpu) {
+    e.gpu = gpu;
+  } else if (const Device d = graph::device_of(graph); d.type == DeviceType::kCUDA) {
     const run::cuda::DeviceFacts facts = pretended ? *pretended : run::cuda::facts(d.index);
     e.gpu = kernel::triton::Gpu{facts.capability, facts.multiprocessors};
     if (options.flag("fused_random") && (pretended || run::cuda::reaches_generator()))
@@ -314,7 +319,7 @@ compile::CompileTarget environment(const graph::Graph& graph, const compile::Opt
   p.onednn = p.onednn && at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN();
   p.onednn_bf16 = p.onednn && p.onednn_bf16;
   p.onednn_f16 = p.onednn && p.onednn_f16;
-  if (options.flag("max_autotune")) e.measure = measure;
+  if (options.flag("max_autotune") && !gpu) e.measure = measure;
   p.eagers_bits = options.flag("strict_numerics");
   p.batch_invariant = options.flag("batch_invariant");
   p.strict_numerics = p.eagers_bits || p.batch_invariant || options.flag("eager_roundings");
@@ -568,11 +573,13 @@ std::unique_ptr<Runner> make_torch_runner(const frame::Capture& capture, PyObjec
 
 void pretend_gpu(int capability, int processors) { pretended = {capability, processors, 0, 0, 2048}; }
 
-plan::Plan compile_plan(graph::Graph graph, const compile::Options& options) {
+plan::Plan compile_plan(graph::Graph graph, const compile::Options& options,
+                        const std::optional<kernel::triton::Gpu>& gpu) {
   compile::Report report;
-  const compile::CompileTarget environment = entry::environment(graph, options);
+  const compile::CompileTarget environment = entry::environment(graph, options, gpu);
   plan::Plan plan = compile::compile(std::move(graph), options, environment, report);
-  run::load(plan);  // what is kept, and what leaves, is known to load
+  // What is kept, and what leaves, is known to load: here, or as far as can be seen without the machine.
+  gpu ? plan::verify(plan) : static_cast<void>(run::load(plan));
   compile::loaded(report, options);
   return plan;
 }

@@ -55,7 +55,9 @@ std::unique_ptr<Runner> make_torch_runner(const frame::Capture& capture, PyObjec
                                           const std::vector<at::Tensor>& examples);
 
 // A graph without a backward -> its plan, with the kernels' binaries; nothing is loaded.
-plan::Plan compile_plan(graph::Graph graph, const compile::Options& options);
+// gpu: a machine that need not be here, whose plan is then not loaded.
+plan::Plan compile_plan(graph::Graph graph, const compile::Options& options,
+                        const std::optional<kernel::triton::Gpu>& gpu = std::nullopt);
 
 // Tests: plans are made for this GPU, whether there is one or not (and do not load where there is none).
 void pretend_gpu(int capability, int processors);

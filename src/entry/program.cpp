@@ -228,9 +228,10 @@ PyObject* describe_program(Entry& e, PyObject* const* objects) {
                        e.static_because.c_str());
 }
 
-std::string plan_of_program(const std::string& graph, const compile::Options& options) {
+std::string plan_of_program(const std::string& graph, const compile::Options& options,
+                            const std::optional<kernel::triton::Gpu>& gpu) {
   plan::Plan plan;
-  with_stack(kCompileStack, [&] { plan = compile_plan(graph::parse(graph), options); });
+  with_stack(kCompileStack, [&] { plan = compile_plan(graph::parse(graph), options, gpu); });
   return plan::serialize(plan);
 }
 

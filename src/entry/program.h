@@ -25,6 +25,8 @@ void note_of_program(Entry& e);
 PyObject* describe_program(Entry& e, PyObject* const* objects);
 
 // The plan of a program (plan.h, serialized), by the text of its graph.
-std::string plan_of_program(const std::string& graph, const compile::Options& options);
+// gpu: for such a device, which need not be here.
+std::string plan_of_program(const std::string& graph, const compile::Options& options,
+                            const std::optional<kernel::triton::Gpu>& gpu = std::nullopt);
 
 }  // namespace flashover::entry

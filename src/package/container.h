@@ -21,7 +21,7 @@
 
 namespace flashover::aot {
 
-constexpr uint32_t kContainerVersion = 2;
+constexpr uint32_t kContainerVersion = 3;
 constexpr uint64_t kAlignment = 4096;  // sections are mapped one by one
 
 struct Section {

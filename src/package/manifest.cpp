@@ -2,9 +2,12 @@
 #include "package/manifest.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/bytes.h"
+#include "package/cubin.h"
 #include "plan/contents.h"
 #include "plan/sizes.h"
 
@@ -66,7 +69,6 @@ void read_place(ByteReader& r, T& t) {
 void write(ByteWriter& w, const Weight& t) {
   w.text(t.name);
   w.integer(static_cast<int>(t.dtype));
-  w.integer(static_cast<int>(t.device.type));
   write(w, t.sizes);
   write(w, t.strides);
   write_place(w, t);
@@ -76,7 +78,6 @@ Weight read_weight(ByteReader& r) {
   Weight t;
   t.name = r.text();
   t.dtype = read_dtype(r);
-  t.device.type = static_cast<DeviceType>(r.enumeration<int8_t>(2));
   t.sizes = read_numbers(r);
   t.strides = read_numbers(r);
   read_place(r, t);
@@ -113,6 +114,7 @@ PackagedPlan read_plan(ByteReader& r) {
 
 void write(ByteWriter& w, const PackagedEntry& e) {
   w.text(e.name);
+  w.integer(static_cast<int>(e.device));
   w.list(e.plans, [&](const PackagedPlan& p) { write(w, p); });
   w.list(e.inputs, [&](const Binding& b) { write(w, b); });
   w.list(e.arguments, [&](const Argument& a) {
@@ -134,6 +136,7 @@ void write(ByteWriter& w, const PackagedEntry& e) {
 PackagedEntry read_entry(ByteReader& r) {
   PackagedEntry e;
   e.name = r.text();
+  e.device = static_cast<DeviceType>(r.enumeration<int8_t>(2));
   e.plans = r.list<PackagedPlan>(2, [&] { return read_plan(r); });
   e.inputs = r.list<Binding>(3, [&] { return read_binding(r); });
   e.arguments = r.list<Argument>(4, [&] {
@@ -196,11 +199,23 @@ void check_binding(const Manifest& m, const PackagedEntry& e, const Binding& b) 
 
 // The plan's type of an input and the weight that stands for it.
 bool fits(const TensorType& type, const Weight& w) {
-  if (type.dtype != w.dtype || type.device.type != w.device.type || type.rank() != w.sizes.size() || type.opaque)
-    return false;
+  if (type.dtype != w.dtype || type.rank() != w.sizes.size() || type.opaque) return false;
   for (size_t d = 0; d < w.sizes.size(); ++d)
     if (type.sizes[d].as_const() != w.sizes[d] || type.strides[d].as_const() != w.strides[d]) return false;
   return true;
+}
+
+// What the driver parses without knowing where it ends.
+void check_cubins(const PackagedEntry& e, const plan::Plan& p) {
+  const std::string where = "entry " + e.name + ": ";
+  if (p.kernels.empty() && p.binaries.empty()) return;
+  const int architecture = cubin_architecture(p.target);
+  if (architecture == 0) wrong(where + "the target " + p.target.substr(0, 40));
+  std::vector<std::set<std::string>> symbols(p.binaries.size());
+  for (const plan::Kernel& k : p.kernels) symbols[static_cast<size_t>(k.binary)].insert(k.symbol);
+  for (size_t b = 0; b < p.binaries.size(); ++b)
+    if (const std::string why = why_no_cubin(p.binaries[b].bytes, architecture, symbols[b]); !why.empty())
+      wrong(where + "a cubin: " + why);
 }
 
 // Each is the tensor that the plan means. (What a library lays out for itself may have other sizes.)
@@ -220,6 +235,8 @@ void check_prepared(const PackagedEntry& e, const PackagedPlan& section, const p
 
 }  // namespace
 
+std::string device_name(Device d) { return d.type == DeviceType::kCUDA ? "cuda:" + std::to_string(d.index) : "cpu"; }
+
 std::string encode(const Manifest& m) {
   ByteWriter w;
   w.text(m.torch);
@@ -238,7 +255,7 @@ Manifest decode(std::string_view bytes) {
     m.flashover = r.text();
     m.machine = r.text();
     m.weights = r.list<Weight>(15, [&] { return read_weight(r); });
-    m.entries = r.list<PackagedEntry>(8, [&] { return read_entry(r); });
+    m.entries = r.list<PackagedEntry>(9, [&] { return read_entry(r); });
   } catch (const InternalError& e) {  // an expression that overflows
     wrong(e.what());
   }
@@ -261,9 +278,9 @@ void check(const Manifest& m, uint64_t weight_bytes, uint64_t prepared_bytes) {
     if (!lies_inside(t, weight_bytes) || t.bytes != span_of(t.sizes, t.strides, what) * info(t.dtype).bytes)
       wrong(what + " does not lie in its section");
   }
-  names.clear();
+  std::set<std::pair<std::string_view, DeviceType>> entries;
   for (const PackagedEntry& e : m.entries) {
-    if (!names.insert(e.name).second) wrong("two entries are named " + e.name);
+    if (!entries.insert({e.name, e.device}).second) wrong("two entries are named " + e.name);
     if (e.plans.empty()) wrong("entry " + e.name + " has no plan");
     for (const PackagedPlan& p : e.plans)
       for (const Prepared& t : p.prepared) check(t, prepared_bytes);
@@ -273,6 +290,8 @@ void check(const Manifest& m, uint64_t weight_bytes, uint64_t prepared_bytes) {
 
 void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& section, const plan::Plan& p) {
   check_prepared(e, section, p);
+  if (p.device.type != e.device) wrong("entry " + e.name + ": a plan is for another kind of device");
+  if (e.device == DeviceType::kCUDA) check_cubins(e, p);
   using Kind = Binding::Kind;
   if (e.inputs.size() != p.inputs.size()) wrong("entry " + e.name + " has another number of inputs than its plan");
   std::set<std::string> known;
@@ -304,6 +323,24 @@ void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& sectio
       wrong("entry " + e.name + ": a number is out of range");
     }
   }
+}
+
+std::vector<Device> weight_devices(const Manifest& m, const std::vector<const plan::Plan*>& plans) {
+  std::vector<std::optional<Device>> found(m.weights.size());
+  for (size_t e = 0; e < plans.size(); ++e)
+    for (size_t i = 0; i < plans[e]->inputs.size(); ++i) {
+      const Binding& b = m.entries[e].inputs[i];
+      if (b.kind != Binding::Kind::kWeight) continue;
+      const auto w = static_cast<size_t>(b.index);
+      const Device device = plans[e]->inputs[i].type.device;
+      if (found[w] && *found[w] != device)
+        throw UserError("the weight " + m.weights[w].name + " is on two devices, as entry " + m.entries[e].name +
+                        " and another one have it: put these entries into packages of their own");
+      found[w] = device;
+    }
+  std::vector<Device> devices;
+  for (const std::optional<Device>& d : found) devices.push_back(d.value_or(Device{}));
+  return devices;
 }
 
 size_t find_entry(const Manifest& m, const std::string& entry) {

@@ -16,11 +16,11 @@
 
 namespace flashover::aot {
 
-// Parameters, buffers and other tensors that belong to the program. In the section "weights", in their strides.
+// Parameters, buffers and other tensors that belong to the program. In the section "weights", in their strides. (The
+// plan that is taken says on which device they are.)
 struct Weight {
   std::string name;
   DType dtype = DType::kUndefined;
-  Device device;
   std::vector<int64_t> sizes, strides;
   uint64_t offset = 0, bytes = 0;  // in the section; a multiple of kWeightAlignment
   uint64_t checksum = 0;           // content_hash of the bytes
@@ -58,10 +58,12 @@ struct PackagedPlan {
   std::vector<Prepared> prepared;
 };
 
+// A program for one kind of device. There may be two of one name, for the CPU and for CUDA: of these a loader takes one.
 struct PackagedEntry {
   std::string name;
-  std::vector<PackagedPlan> plans;  // the best first: one for each kind of machine
-  std::vector<Binding> inputs;      // by input of the plan
+  DeviceType device = DeviceType::kCPU;  // that its plans run on
+  std::vector<PackagedPlan> plans;       // the best first: one for each kind of machine
+  std::vector<Binding> inputs;           // by input of the plan
   std::vector<Argument> arguments;
   std::vector<Binding> results;
   std::vector<sym::SizeGuard> guards;        // what holds of the size symbols in each call
@@ -75,12 +77,16 @@ struct Manifest {
   std::vector<PackagedEntry> entries;
 };
 
+std::string device_name(Device d);  // "cpu", "cuda:0"
 std::string encode(const Manifest& m);
 Manifest decode(std::string_view bytes);
 sym::SizeGuard parse_guard(const std::string& relation, const std::string& a, const std::string& b);  // "<=", texts
 // By section: how many bytes it has.
 void check(const Manifest& m, uint64_t weight_bytes, uint64_t prepared_bytes);
 void check(const Manifest& m, const PackagedEntry& e, const PackagedPlan& section, const plan::Plan& p);
+// By weight: the device of the inputs that it stands for, the CPU where it stands for none. Throws UserError where one
+// would be on two devices. plans: by entry.
+std::vector<Device> weight_devices(const Manifest& m, const std::vector<const plan::Plan*>& plans);
 // "": the only one. Throws UserError that names those there are.
 size_t find_entry(const Manifest& m, const std::string& name);
 size_t find_weight(const Manifest& m, const std::string& name);  // throws UserError

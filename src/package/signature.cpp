@@ -57,7 +57,7 @@ void EntrySignature::refuse(size_t input, const GivenTensor& given, const std::s
   if (given.strided) {
     is = std::string(info(given.dtype).name) + "[";
     for (size_t d = 0; d < given.sizes.size(); ++d) is += (d ? "," : "") + std::to_string(given.sizes[d]);
-    is += given.device == DeviceType::kCPU ? "] on cpu" : "] on cuda";
+    is += "] on " + device_name(given.device);
   }
   throw UserError("entry " + entry_.name + ": the argument " +
                   entry_.arguments[static_cast<size_t>(entry_.inputs[input].index)].name + " must be " +
@@ -66,7 +66,7 @@ void EntrySignature::refuse(size_t input, const GivenTensor& given, const std::s
 
 void EntrySignature::read_sizes(size_t input, const GivenTensor& given, Values& values) const {
   const Input& in = inputs_[input];
-  if (!given.strided || given.dtype != in.type.dtype || given.device != in.type.device.type ||
+  if (!given.strided || given.dtype != in.type.dtype || given.device != in.type.device ||
       given.sizes.size() != in.type.rank())
     refuse(input, given, "");
   for (size_t d = 0; d < in.sizes.size(); ++d)

@@ -19,7 +19,7 @@ struct GivenTensor {
   bool strided = false;  // a tensor, and of memory with strides
   bool plain = true;     // its elements are what lies in memory (no lazy conjugate)
   DType dtype = DType::kUndefined;
-  DeviceType device = DeviceType::kCPU;
+  Device device;
   std::span<const int64_t> sizes, strides;
   int64_t storage_offset = 0;
 };

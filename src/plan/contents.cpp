@@ -28,4 +28,20 @@ std::vector<std::string> operators_called(const Plan& p) {
   return {names.begin(), names.end()};
 }
 
+void use_cuda_device(Plan& p, int8_t index) {
+  const Device from = p.device, to{DeviceType::kCUDA, index};
+  if (from.type != DeviceType::kCUDA) return;
+  const auto move = [&](Device& d) {
+    if (d == from) d = to;
+  };
+  for (InputSpec& i : p.inputs) move(i.type.device);
+  for (Tensor& t : p.tensors) move(t.type.device);
+  for (OutputRef& o : p.outputs) move(o.type.device);
+  for (std::vector<Step>* steps : {&p.frozen_steps, &p.steps})
+    for (Step& s : *steps)
+      for (Arg& a : s.args)
+        if (auto* d = std::get_if<Device>(&a)) move(*d);
+  p.device = to;
+}
+
 }  // namespace flashover::plan

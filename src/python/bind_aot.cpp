@@ -1,6 +1,7 @@
 // Packages: written from what flashover._package puts together, loaded and run.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Device.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "plan/contents.h"
 #include "python/bind.h"
 #include "run/without_torch.h"
+#include "torch/convert.h"
 
 namespace flashover {
 namespace py = pybind11;
@@ -24,6 +26,13 @@ using Kind = aot::Binding::Kind;
 at::Tensor given_tensor(const py::handle& o) {
   if (!THPVariable_Check(o.ptr())) throw UserError("a tensor is needed");
   return THPVariable_Unpack(o.ptr());
+}
+
+Device device_of(const py::handle& o) {
+  if (!THPDevice_Check(o.ptr())) throw UserError("a torch.device is needed");
+  const at::Device device = reinterpret_cast<THPDevice*>(o.ptr())->device;
+  if (!device.is_cpu() && !device.is_cuda()) throw UserError("packages run on the CPU and on CUDA devices");
+  return aten::from_aten(device);
 }
 
 // ("argument", index) ("weight", index) ("output", index) ("value", text)
@@ -43,6 +52,7 @@ py::object to_python(const aot::Binding& b) {
 aot::PackagedEntry entry_of(const py::dict& d) {
   aot::PackagedEntry e;
   e.name = d["name"].cast<std::string>();
+  e.device = d["device"].cast<std::string>() == "cuda" ? DeviceType::kCUDA : DeviceType::kCPU;
   for (const py::handle& section : d["plans"]) e.plans.push_back({section.cast<std::string>(), {}});
   for (const py::handle& b : d["inputs"]) e.inputs.push_back(binding_of(b));
   for (const py::handle& a : d["arguments"]) {
@@ -90,6 +100,7 @@ py::dict describe_part(const aot::PackagedEntry& e, size_t chosen, const plan::P
   d["guards"] = guards;
   d["inputs"] = inputs;
   d["target"] = p.target;
+  d["device"] = aot::device_name(p.device);
   d["operators"] = plan::operators_called(p);
   d["needs_torch"] = run::needs_torch(p);
   d["replaced_without_torch"] = run::replaced_without_torch(p);
@@ -169,11 +180,12 @@ void bind_aot(py::module_& m) {
   py::class_<aot::Package, std::shared_ptr<aot::Package>>(m, "Package")
       .def_static(
           "load",
-          [](const std::string& path, bool verify) {
+          [](const std::string& path, bool verify, const py::object& device) {
+            const std::optional<Device> wanted = device.is_none() ? std::nullopt : std::optional(device_of(device));
             const py::gil_scoped_release nogil;
-            return aot::Package::load(path, {.verify_weights = verify});
+            return aot::Package::load(path, {.verify_weights = verify, .device = wanted});
           },
-          py::arg("path"), py::arg("verify") = true)
+          py::arg("path"), py::arg("verify") = true, py::arg("device") = py::none())
       .def("describe",
            [](const aot::Package& p) {
              std::vector<std::pair<size_t, const plan::Plan*>> plans;

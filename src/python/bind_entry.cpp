@@ -85,10 +85,14 @@ void bind_entry(py::module_& m) {
   m.def("pretend_gpu", &entry::pretend_gpu);
   m.def(
       "plan_of_program",
-      [](const std::string& graph, const std::map<std::string, std::string>& options) {
-        return py::bytes(entry::plan_of_program(graph, {options}));
+      [](const std::string& graph, const std::map<std::string, std::string>& options,
+         const std::optional<std::pair<int, int>>& gpu) {
+        std::optional<kernel::triton::Gpu> device;
+        if (gpu) device = kernel::triton::Gpu{gpu->first, gpu->second};
+        return py::bytes(entry::plan_of_program(graph, {options}, device));
       },
-      py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{});
+      py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{}, py::arg("gpu") = py::none(),
+      "gpu: architecture and number of processors of a device that need not be here.");
 }
 
 }  // namespace flashover

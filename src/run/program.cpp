@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/decimal.h"
 #include "cpu_kernels/plain.h"
 #include "ops/ops.h"
 #include "plan/contents.h"
@@ -241,6 +242,15 @@ void plan_outputs(CommonProgram& p) {
 
 }  // namespace
 
+// Cubins run on their architecture and on later ones of the same generation. From sm_90 on they use what is of one
+// architecture alone (sm_90a).
+static bool runs_on(const std::string& target, int capability) {
+  constexpr int kFirstOfItsOwn = 90;
+  if (target == "sm_" + std::to_string(capability)) return true;
+  const auto built_for = target.starts_with("sm_") ? parse_number<int>(target.substr(3)) : std::nullopt;
+  return built_for && *built_for < kFirstOfItsOwn && *built_for <= capability && *built_for / 10 == capability / 10;
+}
+
 int device_here(const plan::Plan& plan) {
   if (plan.device.type != DeviceType::kCUDA) {
     if (const std::string missing = target::missing_feature(plan.target); !missing.empty())
@@ -252,9 +262,13 @@ int device_here(const plan::Plan& plan) {
     return -1;
   }
   if (!cuda::driver()) throw Declined("plan: " + cuda::why_no_driver());
-  const std::string built_for = "sm_" + std::to_string(cuda::facts(plan.device.index).capability);
-  if (!plan.kernels.empty() && plan.target != built_for)
-    throw Declined("plan: built for " + plan.target + ", not " + built_for);
+  const cuda::DeviceFacts facts = cuda::facts(plan.device.index);
+  if (!plan.kernels.empty() && !runs_on(plan.target, facts.capability))
+    throw Declined("plan: built for " + plan.target + ", not sm_" + std::to_string(facts.capability));
+  for (const plan::Kernel& k : plan.kernels)
+    if (k.cuda.shared > facts.shared_bytes)
+      throw Declined("plan: " + k.symbol + " needs " + std::to_string(k.cuda.shared) +
+                     " bytes of shared memory, and this device has " + std::to_string(facts.shared_bytes));
   return plan.device.index;
 }
 

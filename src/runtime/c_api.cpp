@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,11 +65,19 @@ const char* text_at(const std::vector<std::string>& texts, size_t i) {
   return i < texts.size() ? texts[i].c_str() : nullptr;
 }
 
-void load(const char* path, const char* signed_by, bool verify_weights, flashover_package** package) {
+flashover::Device device_of(int32_t device, int32_t index) {
+  if ((device != FLASHOVER_CPU && device != FLASHOVER_CUDA) || index < 0 || index > 127)
+    throw UserError("an unknown device");
+  return device == FLASHOVER_CPU ? flashover::Device{}
+                                 : flashover::Device{flashover::DeviceType::kCUDA, static_cast<int8_t>(index)};
+}
+
+void load(const char* path, const char* signed_by, bool verify_weights, flashover_package** package,
+          std::optional<flashover::Device> device = std::nullopt) {
   if (!path || !package) throw UserError("a path, and a place for the package, are needed");
   *package = nullptr;
   auto made = std::make_unique<flashover_package>();
-  made->package = library::load_package(path, verify_weights, signed_by);
+  made->package = library::load_package(path, verify_weights, signed_by, device);
   fill_texts(*made);
   *package = made.release();
 }
@@ -106,6 +115,14 @@ int flashover_load_signed(const char* path, const char* public_key, int verify_w
     load(path, public_key, verify_weights != 0, package);
   });
 }
+int flashover_load_on(const char* path, const char* public_key, int verify_weights, int32_t device,
+                      int32_t device_index, flashover_package** package) {
+  return guarded([&] {
+    if (package) *package = nullptr;
+    if (public_key && !*public_key) throw UserError("a public key is needed: PEM, or the path of a file with it");
+    load(path, public_key ? public_key : "", verify_weights != 0, package, device_of(device, device_index));
+  });
+}
 void flashover_free(flashover_package* package) { delete package; }
 
 size_t flashover_entries(const flashover_package* p) { return p->entries.size(); }
@@ -116,6 +133,14 @@ int flashover_find_entry(const flashover_package* p, const char* name, size_t* e
   return guarded([&] { *entry = aot::find_entry(p->package->manifest(), name ? name : ""); });
 }
 
+int flashover_entry_device(const flashover_package* p, size_t entry, int32_t* device, int32_t* device_index) {
+  return guarded([&] {
+    entry_of(p, entry);
+    const flashover::Device on = p->package->plan(entry).device;
+    *device = on.type == flashover::DeviceType::kCUDA ? FLASHOVER_CUDA : FLASHOVER_CPU;
+    *device_index = std::max<int32_t>(on.index, 0);
+  });
+}
 size_t flashover_arguments(const flashover_package* p, size_t entry) {
   return entry < p->entries.size() ? p->entries[entry].names.size() : 0;
 }
@@ -139,6 +164,16 @@ int flashover_run(const flashover_package* p, size_t entry, const flashover_tens
   return guarded([&] {
     check_count("room for results", result_count, entry_of(p, entry).results.size());
     p->package->run(entry, {arguments, argument_count}, {results, result_count});
+  });
+}
+int flashover_tensor_copy(const flashover_tensor* tensor, int32_t device, int32_t device_index,
+                          flashover_tensor* copy) {
+  return guarded([&] { *copy = library::copy_to(*tensor, device_of(device, device_index)); });
+}
+int flashover_synchronize(const flashover_package* p, size_t entry) {
+  return guarded([&] {
+    entry_of(p, entry);
+    library::synchronize(p->package->plan(entry).device);
   });
 }
 void flashover_tensor_free(flashover_tensor* tensor) {

@@ -61,12 +61,19 @@ FLASHOVER_API int flashover_load(const char* path, int verify_weights, flashover
  * libcrypto (OpenSSL 1.1.1 or later) for it. */
 FLASHOVER_API int flashover_load_signed(const char* path, const char* public_key, int verify_weights,
                                         flashover_package** package);
+/* The same for a device: FLASHOVER_CPU, or FLASHOVER_CUDA with the number of one. (The functions above take the first
+ * CUDA device where the process has one and the package has code for CUDA.) public_key: null for any file. */
+FLASHOVER_API int flashover_load_on(const char* path, const char* public_key, int verify_weights, int32_t device,
+                                    int32_t device_index, flashover_package** package);
 FLASHOVER_API void flashover_free(flashover_package* package); /* when no call runs; results stay */
 
 FLASHOVER_API size_t flashover_entries(const flashover_package* package);
 FLASHOVER_API const char* flashover_entry_name(const flashover_package* package, size_t entry);
 FLASHOVER_API int flashover_find_entry(const flashover_package* package, const char* name, size_t* entry);
 
+/* Where it runs: a flashover_device, which its tensors are on (the types of its arguments say where one is elsewhere). */
+FLASHOVER_API int flashover_entry_device(const flashover_package* package, size_t entry, int32_t* device,
+                                         int32_t* device_index);
 /* The tensors that an entry takes, in order. Their types are texts: "f32[s0,4]", s0 a size that may change; "any": it
  * does not use it. */
 FLASHOVER_API size_t flashover_arguments(const flashover_package* package, size_t entry);
@@ -81,6 +88,11 @@ FLASHOVER_API const char* flashover_result_value(const flashover_package* packag
 FLASHOVER_API int flashover_run(const flashover_package* package, size_t entry, const flashover_tensor* arguments,
                                 size_t argument_count, flashover_tensor* results, size_t result_count);
 FLASHOVER_API void flashover_tensor_free(flashover_tensor* tensor);
+/* A copy of a tensor on a device, which is there when this returns. */
+FLASHOVER_API int flashover_tensor_copy(const flashover_tensor* tensor, int32_t device, int32_t device_index,
+                                        flashover_tensor* copy);
+/* Waits for all work on the device that an entry runs on. Calls return when they have given a CUDA device its work. */
+FLASHOVER_API int flashover_synchronize(const flashover_package* package, size_t entry);
 /* The same by DLPack: arguments are borrowed, results are the caller's (null where they are no tensors). */
 FLASHOVER_API int flashover_run_dlpack(const flashover_package* package, size_t entry,
                                        struct DLManagedTensor* const* arguments, size_t argument_count,

@@ -6,6 +6,7 @@
 //   Declines  by exceptions, whose texts the ABI hands on
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,7 +31,11 @@ class LoadedPackage {
 
 // Of this build:
 // signed_by: a public key (PEM, or a file with it) whose owner must have signed the file; empty: anything.
-std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights, const std::string& signed_by);
+// device: absent: whatever there is and the package has code for.
+std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights, const std::string& signed_by,
+                                            std::optional<Device> device);
+flashover_tensor copy_to(const flashover_tensor& tensor, Device device);
+void synchronize(Device device);
 void set_threads(int threads);
 void free_owner(void* owner);  // of a result
 

@@ -52,6 +52,12 @@ class Array {
     tensor_.dtype = dtype;
     tensor_.rank = static_cast<int32_t>(sizes_.size());
   }
+  static Array on(flashover_device device, int index, void* data, flashover_dtype dtype, std::vector<int64_t> sizes) {
+    Array a(data, dtype, std::move(sizes));
+    a.tensor_.device = device;
+    a.tensor_.device_index = index;
+    return a;
+  }
   explicit Array(const flashover_tensor& result)  // takes it over
       : sizes_(result.sizes, result.sizes + (result.rank > 0 ? result.rank : 0)),
         strides_(result.strides, result.strides + sizes_.size()),
@@ -77,7 +83,15 @@ class Array {
       if (sizes_[d] != 1 && strides_[d] != expected) return numel() == 0;
     return true;
   }
-  // The first element; the others follow by strides().
+  flashover_device device() const { return static_cast<flashover_device>(tensor_.device); }
+  // A copy on a device, which is there when this returns.
+  Array to(flashover_device device, int index = 0) const {
+    const flashover_tensor from = native();
+    flashover_tensor copy{};
+    check(flashover_tensor_copy(&from, device, index, &copy));
+    return Array(copy);
+  }
+  // The first element (an address on device()); the others follow by strides().
   template <typename T>
   T* data() const {
     if (dtype() != dtype_of<std::remove_const_t<T>>::value) throw std::runtime_error("the array has another dtype");
@@ -114,6 +128,23 @@ class Program {
     check(flashover_load_signed(path.c_str(), by.public_key.c_str(), verify_weights, &p));
     package_.reset(p, flashover_free);
   }
+  // For a device.
+  struct Device {
+    flashover_device kind;
+    int index = 0;
+  };
+  Program(const std::string& path, const Device& device, const SignedBy& by = {}, bool verify_weights = true) {
+    flashover_package* p = nullptr;
+    const char* key = by.public_key.empty() ? nullptr : by.public_key.c_str();
+    check(flashover_load_on(path.c_str(), key, verify_weights, device.kind, device.index, &p));
+    package_.reset(p, flashover_free);
+  }
+  Device device(const std::string& entry = "") const {
+    int32_t kind = 0, index = 0;
+    check(flashover_entry_device(get(), find(entry), &kind, &index));
+    return {static_cast<flashover_device>(kind), index};
+  }
+  void synchronize(const std::string& entry = "") const { check(flashover_synchronize(get(), find(entry))); }
   std::vector<std::string> entries() const {
     std::vector<std::string> out;
     for (size_t i = 0; i < flashover_entries(get()); ++i) out.emplace_back(flashover_entry_name(get(), i));

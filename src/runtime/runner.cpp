@@ -23,6 +23,7 @@ constexpr const char* kUsage =
     "  --out PREFIX    results go to PREFIX0.npy, PREFIX1.npy ...\n"
     "  --repeat N      that many calls more; says the median time of one in microseconds\n"
     "  --threads N     of a call's work\n"
+    "  --device D      cpu, cuda or cuda:N; without it a CUDA device where there is one and the package is for it\n"
     "  --no-verify     no checksum of the weights' bytes\n"
     "  --signed-by PEM the file must be what the owner of this public key signed (PACKAGE.sig)\n";
 
@@ -129,6 +130,7 @@ void write_array(const std::string& path, const Array& a) {
 struct Command {
   std::string package, entry, out;
   std::optional<std::string> key;  // whose signature it must have
+  std::optional<Program::Device> device;
   int repeat = 0, threads = 0;
   bool verify = true;
   std::vector<std::string> files;
@@ -143,6 +145,14 @@ Command parse(int argc, char** argv) {
     if (std::from_chars(text.data(), text.data() + text.size(), n).ec != std::errc()) fail(kUsage);
     return n;
   };
+  const auto device = [](const std::string& text) -> Program::Device {
+    if (text == "cpu") return {FLASHOVER_CPU};
+    int index = 0;
+    const bool numbered = text.rfind("cuda:", 0) == 0;
+    if (numbered && std::from_chars(text.data() + 5, text.data() + text.size(), index).ec != std::errc()) fail(kUsage);
+    if (!numbered && text != "cuda") fail(kUsage);
+    return {FLASHOVER_CUDA, index};
+  };
   for (int i = 1; i < argc; ++i) {
     const std::string_view a = argv[i];
     if (a == "--entry")
@@ -155,6 +165,8 @@ Command parse(int argc, char** argv) {
       c.threads = number(i);
     else if (a == "--signed-by")
       c.key = value(i);
+    else if (a == "--device")
+      c.device = device(value(i));
     else if (a == "--no-verify")
       c.verify = false;
     else if (a.substr(0, 2) == "--")
@@ -179,30 +191,43 @@ long long microseconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
 }
 
+Program program_of(const Command& c) {
+  const Program::SignedBy by{c.key.value_or("")};
+  if (c.device) return Program(c.package, *c.device, by, c.verify);
+  return c.key ? Program(c.package, by, c.verify) : Program(c.package, c.verify);
+}
+
 void run(const Command& c) {
   using Clock = std::chrono::steady_clock;
   if (c.threads > 0) flashover_set_threads(c.threads);
   const auto start = Clock::now();
-  const Program program =
-      !c.key ? Program(c.package, c.verify) : Program(c.package, Program::SignedBy{*c.key}, c.verify);
+  const Program program = program_of(c);
   const auto loaded = Clock::now();
   if (c.files.empty() && c.out.empty()) return show(program);
   std::vector<Loaded> given;
   std::vector<Array> arguments;
   for (const std::string& path : c.files) given.push_back(read_array(path));
   for (const Loaded& l : given) arguments.emplace_back(l.bytes.data(), l.array.dtype(), l.array.sizes());
+  const Program::Device device = program.device(c.entry);
+  const std::vector<std::string> types = program.arguments(c.entry);
+  for (size_t i = 0; i < arguments.size() && i < types.size(); ++i)
+    if (types[i].find("@cuda") != std::string::npos) arguments[i] = arguments[i].to(device.kind, device.index);
   const auto before = Clock::now();
-  const std::vector<Array> results = program.run(arguments, c.entry);
+  std::vector<Array> results = program.run(arguments, c.entry);
+  program.synchronize(c.entry);
   std::printf("load %lld us, first call %lld us", microseconds(loaded - start), microseconds(Clock::now() - before));
   std::vector<long long> times;
   for (int i = 0; i < c.repeat; ++i) {
     const auto begin = Clock::now();
     program.run(arguments, c.entry);
+    program.synchronize(c.entry);
     times.push_back(microseconds(Clock::now() - begin));
   }
   std::sort(times.begin(), times.end());
   if (!times.empty()) std::printf(", then %lld us", times[times.size() / 2]);
   std::printf("\n");
+  for (size_t i = 0; !c.out.empty() && i < results.size(); ++i)
+    if (results[i].is_tensor() && results[i].device() != FLASHOVER_CPU) results[i] = results[i].to(FLASHOVER_CPU);
   for (size_t i = 0; !c.out.empty() && i < results.size(); ++i)
     if (results[i].is_tensor()) write_array(c.out + std::to_string(i) + ".npy", results[i]);
 }

@@ -2,6 +2,7 @@
 #include <ATen/DLConvertor.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
 
@@ -15,6 +16,10 @@ namespace {
 struct Owned {
   at::Tensor tensor;
 };
+
+at::Device torch_device(Device d) {
+  return d.type == DeviceType::kCUDA ? at::Device(at::kCUDA, d.index) : at::Device(at::kCPU);
+}
 
 at::Tensor borrowed(const flashover_tensor& t) {
   check_description(t);
@@ -87,10 +92,17 @@ class WithTorch final : public LoadedPackage {
 
 }  // namespace
 
-std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights,
-                                            const std::string& signed_by) {
+std::unique_ptr<LoadedPackage> load_package(const std::string& path, bool verify_weights, const std::string& signed_by,
+                                            std::optional<Device> device) {
   return std::make_unique<WithTorch>(
-      aot::Package::load(path, {.verify_weights = verify_weights, .signed_by = signed_by}));
+      aot::Package::load(path, {.verify_weights = verify_weights, .signed_by = signed_by, .device = device}));
+}
+flashover_tensor copy_to(const flashover_tensor& tensor, Device device) {
+  return described(borrowed(tensor).to(at::TensorOptions(torch_device(device)), /*non_blocking=*/false, /*copy=*/true));
+}
+void synchronize(Device device) {
+  if (device.type != DeviceType::kCUDA) return;
+  c10::impl::getDeviceGuardImpl(c10::kCUDA)->synchronizeDevice(device.index);
 }
 void set_threads(int threads) { at::set_num_threads(threads); }
 void free_owner(void* owner) { delete static_cast<Owned*>(owner); }

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "package/check.h"
+#include "package/choice.h"
 #include "package/signature.h"
 #include "plan/contents.h"
 
@@ -48,7 +49,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string file = aot::container_bytes(parts);
     std::vector<std::vector<plan::Plan>> plans;
     const aot::Manifest read = aot::check_package(aot::Container(aot::in_memory(file)), &plans);
-    // What passed is looked at as a loader does.
+    // What passed is looked at as a loader does, of a machine with a GPU and of one without.
+    for (const bool cuda : {false, true}) {
+      try {
+        aot::choose(read, plans, {.why_not = [](const plan::Plan&) { return std::string(); }, .cuda = cuda}, {});
+      } catch (const UserError&) {
+      }
+    }
     for (size_t i = 0; i < read.entries.size(); ++i)
       for (const plan::Plan& p : plans[i]) {
         const aot::EntrySignature signature(read.entries[i], p);

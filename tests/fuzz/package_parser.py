@@ -36,8 +36,8 @@ def compile_target(folder: Path) -> Path:
     return program
 
 
-def seed_of(package: Path) -> bytes:
-    """The manifest and the first plan, as the target takes them."""
+def seeds_of(package: Path) -> list[bytes]:
+    """The manifest and a plan, as the target takes them, for each plan: those for GPUs hold cubins."""
     data = package.read_bytes()
     size = struct.unpack_from("<Q", data, 24)[0]
     table, at, found = data[48 : 48 + size], 0, {}
@@ -59,8 +59,8 @@ def seed_of(package: Path) -> bytes:
         offset, size = struct.unpack_from("<QQ", table, at + length)
         at += length + 32
         found[name] = data[offset : offset + size]
-    plan = next(v for k, v in found.items() if k.startswith("plan "))
-    return struct.pack("<I", len(found["manifest"])) + found["manifest"] + plan[PLAN_HEADER:]
+    head = struct.pack("<I", len(found["manifest"])) + found["manifest"]
+    return [head + v[PLAN_HEADER:] for k, v in found.items() if k.startswith("plan ")]
 
 
 def main() -> int:
@@ -73,7 +73,8 @@ def main() -> int:
     corpus.mkdir(parents=True, exist_ok=True)
     program = compile_target(options.build)
     for package in options.packages:
-        (corpus / package.stem).write_bytes(seed_of(package))
+        for i, seed in enumerate(seeds_of(package)):
+            (corpus / f"{package.stem}.{i}").write_bytes(seed)
     limits = [f"-max_total_time={options.seconds}", "-timeout=20", "-rss_limit_mb=2500", "-max_len=65536"]
     return subprocess.run([str(program), str(corpus), *limits, "-print_final_stats=1"], cwd=options.build).returncode
 

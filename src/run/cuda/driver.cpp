@@ -26,7 +26,8 @@ struct Found {
       missing = "there is no CUDA driver (libcuda.so.1)";
       return;
     }
-    void* torch = ::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    // A program without Python may not have loaded it yet; it lies beside the library that is linked.
+    void* torch = ::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_LOCAL);
     if (!torch) {
       missing = "this torch was built without CUDA";
       return;
@@ -39,6 +40,7 @@ struct Found {
     find(init, cuda, "cuInit");
     find(driver.error_name, cuda, "cuGetErrorName");
     find(driver.device_get, cuda, "cuDeviceGet");
+    find(driver.device_count, cuda, "cuDeviceGetCount");
     find(driver.device_attribute, cuda, "cuDeviceGetAttribute");
     find(driver.total_memory, cuda, "cuDeviceTotalMem_v2");
     find(driver.primary_context, cuda, "cuDevicePrimaryCtxRetain");
@@ -131,6 +133,12 @@ DeviceFacts facts(int device) {
     return value;
   };
   return {get(kMajor) * 10 + get(kMinor), get(kProcessors), get(kSharedOptin), get(kL2), get(kThreads)};
+}
+
+int device_count() {
+  int count = 0;
+  if (!driver() || driver()->device_count(&count) != 0) return 0;
+  return count;
 }
 
 int64_t memory_bytes(int device) {

@@ -42,6 +42,7 @@ struct EdgeData {  // CUgraphEdgeData
 struct Driver {
   int (*error_name)(int, const char**);
   int (*device_get)(int*, int);
+  int (*device_count)(int*);
   int (*device_attribute)(int*, int attribute, int device);
   int (*total_memory)(size_t*, int device);
   int (*primary_context)(Context*, int device);
@@ -104,6 +105,7 @@ struct DeviceFacts {
   int threads = 0;  // of a multiprocessor
 };
 DeviceFacts facts(int device);
+int device_count();                // 0 where there is no driver
 int64_t memory_bytes(int device);  // all of it
 
 }  // namespace flashover::run::cuda

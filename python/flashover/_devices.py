@@ -1,0 +1,88 @@
+"""Exported programs for another kind of device than the one they were exported on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from flashover import _C, exc
+
+CUDA = torch.device("cuda", 0)
+
+
+def kind_of(exported: Any) -> str:
+    """The kind of device that a program is for: "cuda" where one of its tensors is there, else "cpu"."""
+    tensors = [*exported.state_dict.values(), *exported.constants.values()]
+    tensors += pytree.tree_leaves(exported.example_inputs)
+    values = [n.meta.get("val") for n in exported.graph.nodes]
+    found = {t.device.type for t in [*tensors, *values] if isinstance(t, torch.Tensor)}
+    return "cuda" if "cuda" in found else "cpu"
+
+
+class Mover:
+    """Copies of a program's tensors on another kind of device: only what they are counts there, not what they hold.
+
+    Where the process has no CUDA device, what stands for a tensor on one has its type and no memory. Each tensor is
+    moved once, so that what was one tensor stays one.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.device = CUDA if kind == "cuda" else torch.device("cpu")
+        self._moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # (the first one is kept, so that its id is)
+
+    def tensor(self, t: torch.Tensor) -> torch.Tensor:
+        if t.device.type == self.device.type:
+            return t
+        if id(t) not in self._moved:
+            copy = self._copy(t.detach())
+            if isinstance(t, torch.nn.Parameter):
+                copy = torch.nn.Parameter(copy, requires_grad=False)
+            self._moved[id(t)] = (t, copy)
+        return self._moved[id(t)][1]
+
+    def original(self, name: str, t: torch.Tensor) -> torch.Tensor:
+        """What a copy is of; a tensor that the capture made itself, as it is, if it holds anything."""
+        for first, copy in self._moved.values():
+            if copy is t:
+                return first
+        if t.device.type == "cuda" and not torch.cuda.is_available():
+            raise exc.ExportError(f"{name} is made on the GPU while the program is captured, which needs one")
+        return t
+
+    def _copy(self, t: torch.Tensor) -> torch.Tensor:
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            return _C.cuda_stand_in(t)
+        return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device=self.device).copy_(t)
+
+    def arguments(self, given: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, self.tensor, given)
+
+    def module(self, module: torch.nn.Module) -> None:
+        """Moves the tensors of a module, and the devices that its graphs name."""
+        for part in module.modules():
+            for name, p in part._parameters.items():
+                if p is not None:
+                    part._parameters[name] = self.tensor(p)  # type: ignore[assignment]
+            for name, b in part._buffers.items():
+                if b is not None:
+                    part._buffers[name] = self.tensor(b)
+            for name, value in list(vars(part).items()):
+                if isinstance(value, torch.Tensor):
+                    setattr(part, name, self.tensor(value))
+            if isinstance(part, torch.fx.GraphModule):
+                self._graph(part.graph)
+                part.recompile()
+
+    def _graph(self, graph: torch.fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.op == "call_function":
+                node.args = self._named_devices(node.args)
+                node.kwargs = self._named_devices(node.kwargs)
+
+    def _named_devices(self, value: Any) -> Any:
+        moves = ("cpu", "cuda")
+        return torch.fx.node.map_aggregate(
+            value, lambda v: self.device if isinstance(v, torch.device) and v.type in moves else v
+        )
