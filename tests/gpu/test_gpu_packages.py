@@ -32,14 +32,14 @@ if hasattr(model, "config"):
 if symbol:
     args = tuple(torch.cat([a] * 3) for a in args)
 batch = Dim("batch", min=2, max=64)
-shapes = [{0: batch} for _ in args] if symbol else None
 class Plain(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.model = model
     def forward(self, *args):
-        return self.model(*args)
-program = flashover.export(Plain(), args, dynamic_shapes={"args": shapes} if symbol else None)
+        out = self.model(*args)  # (without transformers' containers, which who loads would have to import)
+        return out if isinstance(out, torch.Tensor) else out.to_tuple()
+program = flashover.export(Plain(), args, dynamic_shapes={"args": tuple({0: batch} for _ in args)} if symbol else None)
 flashover.package(program, path, targets=targets)
 """
 
