@@ -402,7 +402,8 @@ _UFUNCS: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
     "minimum": (_F + _I + _B, torch.minimum),
     "fmax": (_F, torch.fmax),
     "fmin": (_F, torch.fmin),
-    "absolute": (_F + _I, torch.abs),
+    "absolute": (_F + _I + _C_, torch.abs),
+    "conjugate": (_F + _I + _C_, lambda a: torch.conj_physical(a) if a.is_complex() else torch.clone(a)),
     "fabs": (_F, torch.abs),
     "negative": (_F + _I + _C_, torch.neg),
     "positive": (_F + _I + _C_, torch.clone),
@@ -655,7 +656,7 @@ def _key(array: Array, key: Any) -> tuple[Any, Any, bool]:
             shadows.append(zeros)
         else:
             _stop("such an index of an array of numpy")
-    if advanced and (whole or advanced > 1):
+    if advanced and whole:  # (numpy takes a number for one more array)
         _stop("an index of several kinds")
     return tuple(ours), tuple(shadows), advanced == 0
 
@@ -1045,9 +1046,13 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **kwargs: Any) -> Any:
 def _round(a: Any, decimals: Any = 0, **kwargs: Any) -> Any:
     _only(kwargs, out=None)
     a = _operand(a)
-    if not _is_array(a) or decimals != 0 or type(decimals) is not int or a._flashover_shadow.dtype.kind != "f":
-        _stop("numpy.round to decimals")
-    return _result(torch.round(a._flashover_tensor), np.round(a._flashover_shadow), (a,))
+    if not _is_array(a) or type(decimals) is not int or a._flashover_shadow.dtype.kind != "f":
+        _stop("such a numpy.round")
+    t, scale = a._flashover_tensor, 10.0 ** abs(decimals)
+    if decimals and a._flashover_shadow.dtype == np.float16:
+        _stop("numpy.round to decimals in float16")
+    rounded = torch.round(t * scale) / scale if decimals > 0 else torch.round(t / scale) * scale
+    return _result(rounded if decimals else torch.round(t), np.round(a._flashover_shadow, decimals), (a,))
 
 
 @_of(np.linalg.norm)
@@ -1128,6 +1133,11 @@ def _method_fill(self: Array, value: Any) -> None:
     self[...] = value
 
 
+def _of_scalar(a: Array) -> Array:
+    """An array without dimensions."""
+    return _result(a._flashover_tensor.clone(), np.array(a._flashover_shadow), (a,))
+
+
 def _no_copy(f: Callable[..., Any]) -> Callable[..., Any]:
     """np.asarray and the like: of an array it is that array; of lists of numbers an array."""
 
@@ -1136,7 +1146,7 @@ def _no_copy(f: Callable[..., Any]) -> Callable[..., Any]:
         a = _operand(a)
         a = a if _is_array(a) else _constant(np.array(a))
         if isinstance(a._flashover_shadow, np.generic):
-            _stop("a scalar is made an array of numpy")
+            a = _of_scalar(a)
         if dtype is not None and np.dtype(dtype) != a._flashover_shadow.dtype:
             return _astype(a, dtype)
         if f is np.ascontiguousarray and not a._flashover_shadow.flags.c_contiguous:
@@ -1159,9 +1169,7 @@ def _array(a: Any, dtype: Any = None, **kwargs: Any) -> Any:
             _stop("such a list of arrays of numpy")
     elif _is_array(a) or type(a) is np.ndarray:
         a = _operand(a)
-        if isinstance(a._flashover_shadow, np.generic):
-            _stop("a scalar is made an array of numpy")
-        made = _copy(a)
+        made = _of_scalar(a) if isinstance(a._flashover_shadow, np.generic) else _copy(a)
     else:
         made = _constant(np.array(a if type(a) in _SCALARS else _plain(a)))
     return made if dtype is None or np.dtype(dtype) == made._flashover_shadow.dtype else _astype(made, dtype)
@@ -1273,6 +1281,8 @@ def _handed(result: Any) -> Any:
         return result._flashover_origin
     return result
 
+
+from flashover import _array_functions  # noqa: E402, F401  (more rows, which need all of the above)
 
 _define_operators()
 _define_methods()

@@ -38,6 +38,11 @@ def original_class(cls: Any) -> Any:
     return cls._flashover_class if isinstance(cls, CompiledClass) else cls
 
 
+def is_uninitialized(module: torch.nn.Module) -> bool:
+    """Whether the first call, by hooks (torch.nn.modules.lazy), gives a parameter or a buffer in it its size."""
+    return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
+
+
 class _Asked(threading.local):
     """The questions `issubclass(a, b)` that this thread is about to answer by the original class of b."""
 

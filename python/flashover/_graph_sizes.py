@@ -50,7 +50,9 @@ def fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    return FakeTensorMode(
+        shape_env=ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True), allow_non_fake_inputs=True
+    )
 
 
 class _ExampleValues(fx.Interpreter):

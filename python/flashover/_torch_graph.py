@@ -30,6 +30,27 @@ _CONSTANTS = {
 }  # fmt: skip
 
 
+# fx writes the node of an in-place operator as a statement, whose target must be a name. Of a number it makes another.
+_OUT_OF_PLACE = {
+    getattr(operator, "i" + name): getattr(operator, name if hasattr(operator, name) else name + "_")
+    for name in (
+        "add",
+        "and",
+        "floordiv",
+        "lshift",
+        "matmul",
+        "mod",
+        "mul",
+        "or",
+        "pow",
+        "rshift",
+        "sub",
+        "truediv",
+        "xor",
+    )
+}
+
+
 class _Unsayable(Exception):
     """A call that a graph of torch.fx cannot hold."""
 
@@ -186,6 +207,8 @@ class _Builder:
     ) -> None:
         if not ran and (function is getattr or isinstance(result, dict)) and self.is_known(result):
             return
+        if function in _OUT_OF_PLACE and not isinstance(args[0], torch.Tensor):
+            function = _OUT_OF_PLACE[function]
         method = None
         if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             method = function.__name__

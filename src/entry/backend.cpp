@@ -32,6 +32,7 @@
 #include "frame/signals.h"
 #include "frame/size_expression.h"
 #include "graph/analysis/devices.h"
+#include "graph/analysis/symbolic.h"
 #include "graph/partition/prune.h"
 #include "graph/passes.h"
 #include "graph/passes/lower_random.h"
@@ -374,6 +375,9 @@ Step step_of(graph::Graph g) {
 // The user's backend gets the forward (or backward) of a training graph, and the values it must compute as outputs.
 // Without examples it gets fake ones, and no input is a constant.
 Step step_of_custom(graph::Graph forward, PyObject* compiler, const std::vector<at::Tensor>* examples) {
+  // (What its backend returns is laid out as the graph says, which has no sizes of a call.)
+  for (const graph::Output& o : forward.outputs)
+    if (graph::is_symbolic(o.type)) throw Declined("custom backend: symbolic sizes");
   graph::Graph values = forward;
   values.outputs.clear();
   values.mutations.clear();

@@ -15,11 +15,13 @@
 #include "entry/log.h"
 #include "entry/lookup.h"
 #include "entry/program.h"
+#include "entry/python_graph.h"
 #include "entry/race_clock.h"
 #include "entry/run_entry.h"
 #include "entry/stance.h"
 #include "entry/torch_config.h"
 #include "frame/marks.h"
+#include "frame/resume.h"
 #include "frame/signals.h"
 #include "frame/tracers.h"
 #include "guards/arrays.h"
@@ -136,6 +138,18 @@ PyObject* run_call(Callable* c, const EntryPtr& entry, Bound& bound, SourceObjec
 
 constexpr size_t kMaxModules = 64;  // so many limits are in all
 
+// A module among the arguments whose parameters get their sizes in the first call, by hooks that eager runs.
+bool is_uninitialized(Bound& bound, size_t slots) {
+  for (size_t i = 0; i < slots; ++i) {
+    PyObject* o = bound.slots()[i];
+    if (o == nullptr || !frame::is_module(o)) continue;
+    Reference module(PyImport_ImportModule("flashover._compiled_module"));
+    Reference answer(PyObject_CallMethod(module.p, "is_uninitialized", "O", o));
+    if (answer.p == Py_True) return true;
+  }
+  return false;
+}
+
 PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* const* args, size_t nargsf,
                PyObject* kwnames) {
   if (PyErr_CheckSignals() < 0) return nullptr;
@@ -151,6 +165,8 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
     return call_original(c, EagerCause::kRequested, std::string("the stance is ") + name_of(stance), args, nargsf,
                          kwnames);
   const auto slots = static_cast<size_t>(s.signature.slots);
+  if (is_uninitialized(bound, slots))
+    return call_original(c, EagerCause::kRequested, "the call initializes lazy modules", args, nargsf, kwnames);
   // What follows asks Python code whose errors count for nothing, so signals wait until it is done.
   std::optional<frame::HeldSignals> held(std::in_place);
   look_up_limit(s);

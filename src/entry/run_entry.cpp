@@ -152,6 +152,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
       tell_of_exception();
   }
   for (size_t i = 0; i < held; i++) Py_DECREF(objects[i]);
+  if (e->guards) e->guards->let_go();
   if (quiet) {
     const uint64_t end = guards::dict_clock(), ticks = end - after;
     e->clock = result && after == before + guards::kDictTick && ticks == e->result_ticks ? end : 0;

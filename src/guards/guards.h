@@ -37,6 +37,8 @@ class GuardProgram {
   // objects at `required` sources (see build) and returns true. Never raises, leaves no Python error set.
   // untouched: no dict of the process changed since the end of the last call for which this said yes (see dict_clock).
   virtual bool check(PyObject* const* args, PyObject** objects, bool untouched = false) = 0;
+  // check() holds what getsets made for it (gradients, say); to be called when the caller holds `objects` no longer.
+  virtual void let_go() = 0;
   virtual bool check_plainly(
       PyObject* const* args) const = 0;                      // the same answer from the facts alone (naive.cpp); slow
   virtual Failure failure(PyObject* const* args) const = 0;  // the first guard that fails

@@ -100,6 +100,8 @@ class CompiledGuards final : public GuardProgram, private ProgramState {
     return yes;
   }
 
+  void let_go() override { keep_.clear(); }
+
   bool check_fast(PyObject* const* args, PyObject** objects) {
     keep_.clear();
     if (!state_.holds()) return false;

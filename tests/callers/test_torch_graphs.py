@@ -396,3 +396,40 @@ def test_written_inputs_that_lead_to_gradients() -> None:
     assert len(seen.graphs) == 1
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_number_that_grows_by_a_tensor_is_a_sum() -> None:
+    """In the graph `number += tensor` is no statement: its target would have no name."""
+
+    def f(x: torch.Tensor) -> Any:
+        a, b = 1, 2.0
+        a += x
+        b -= x
+        b *= 3
+        return a, b
+
+    recorder = Recorder()
+    x = torch.randn(3)
+    torch.testing.assert_close(flashover.compile(f, backend=recorder, fullgraph=True)(x), f(x))
+    assert [c.split()[1] for c in recorder.calls()][:2] == ["add", "sub"]
+
+
+class OfItsSize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.size = x.size(0)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * ctx.size
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_function_of_autograd_over_sizes_that_change(fullgraph: bool) -> None:
+    """No form of torch.fx holds it with symbols: each size is a graph of its own."""
+    fast = flashover.compile(lambda x: OfItsSize.apply(x), backend=Recorder(), fullgraph=fullgraph, dynamic=True)
+    for n in (2, 5, 2):
+        x = torch.ones(n, requires_grad=True)
+        fast(x).sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [n] * n

@@ -259,6 +259,17 @@ def test_names_made_of_numbers():
         assert vars(o) == vars(p)
 
 
+def test_new_of_sizes():
+    def f(x, n):
+        made = x.new(n, 2).fill_(1), x.new(x.shape).zero_(), x.new(), torch.Tensor.new(x, 3).fill_(n)
+        return (*made, collections.OrderedDict.fromkeys("ab", x + n))
+
+    fast = flashover.compile(f, fullgraph=True)
+    for n in (1, 2, 3):
+        x = torch.ones(2, 3, dtype=torch.float64)
+        torch.testing.assert_close(fast(x, n), f(x, n))
+
+
 def test_new_tensor():
     def f(x, i):
         return x.new_tensor(i) + x, x.new_tensor([1, 2]), x.new_tensor([i, 1.0], dtype=torch.int64)

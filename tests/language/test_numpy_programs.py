@@ -186,6 +186,57 @@ def calls_of_functions() -> dict[str, Callable[[Any], Any]]:
         "einsum": lambda x: np.einsum("ij,jk->ik", x, x),
         "clip": lambda x: (np.clip(x, -1, 1), x.clip(1, 2), np.clip(x, None, 1)),
         "round": lambda x: (np.round(x), x.round()),
+        "decimals": lambda x: (np.round(x, 2), x.round(-1), np.round(x, 1)),
+        "argsort": lambda x: (x.argsort(kind="stable"), np.argsort(x, axis=0, stable=True)),
+        "pick": lambda x: (
+            np.take(x, [0, 2], axis=1),
+            x.take(np.array([[1, -1]])),
+            np.take_along_axis(x, np.array([[0], [-1], [2], [1]]), 1),
+            x[np.array([0, 1]), np.array([2, -1])],
+            x[[0, 1], :][:, [1, 1]],
+        ),
+        "pad": lambda x: (np.pad(x, 1), np.pad(x, ((0, 1), (2, 0)), constant_values=1)),
+        "diagonal": lambda x: (
+            np.diag(x[0]),
+            np.diag(x[0], 1),
+            np.diag(x) + x.dtype.type(1),
+            np.trace(x),
+            np.trace(x, 1),
+        ),
+        "inverse": lambda x: (
+            np.linalg.inv(x[:, :4] * 0 + np.eye(4) * 3 + np.tri(4)),
+            np.linalg.det(np.eye(4) + x[1, 1]),
+        ),
+        "factors": lambda x: (
+            np.linalg.cholesky(np.eye(4) * x[1, 1] ** 2 + np.eye(4)),
+            np.linalg.solve(np.eye(4) * 2 + x[1, 1] ** 2, x[1]),
+        ),
+        "of two": lambda x: (
+            np.tensordot(x[1:], x[1:].T, axes=1),
+            np.tensordot(x[1:], x[1:], axes=([0], [0])),
+            np.kron(x[1:], x[1:]),
+            np.cross(x[1:, :3], x[1:, 1:]),
+            np.convolve(x[1], x[2, :3]),
+            np.convolve(x[2, :2], x[1], "same"),
+            np.convolve(x[1], x[2, :3], "valid"),
+        ),
+        "cov": lambda x: (np.cov(x[1:]), np.cov(x[1])),
+        "order": lambda x: (
+            np.median(x),
+            np.median(x[1:], axis=0, keepdims=True),
+            np.quantile(x, 0.3, axis=1),
+            np.percentile(x[1:], 75),
+            np.quantile(x[1:], 1),
+        ),
+        "parts": lambda x: (
+            x.real + 1,
+            x.imag + 1,
+            np.real(x) + 1,
+            np.fft.fft(x[1:]).real.copy(),
+            np.conj(x),
+            np.fft.fft(x[1:]).imag.copy(),
+        ),
+        "of scalars": lambda x: (np.asarray(x.sum()), np.array(x.max())),
         "norm": lambda x: (np.linalg.norm(x[1:]), np.linalg.norm(x, axis=1)),
         "nan_to_num": lambda x: np.nan_to_num(x),
         "like": lambda x: (np.zeros_like(x), np.ones_like(x.T), np.full_like(x, 3), np.zeros_like(x, dtype=np.float64)),
@@ -224,6 +275,31 @@ def test_functions(name: str) -> None:
                 got, want = [g + g.dtype.type(0) for g in got], [w + w.dtype.type(0) for w in want]
             assert not captured or same(got, want), (name, d, got, want)
     assert taken > 0
+
+
+def test_transforms() -> None:
+    def f(x: np.ndarray) -> Any:
+        spectrum = np.fft.fft(x)
+        return (
+            (spectrum, np.fft.ifft(spectrum, axis=0), np.fft.rfft(x, 5, axis=0), np.fft.irfft(x, n=5)),
+            (np.fft.fft2(x, norm="ortho"), np.fft.fftn(x), np.fft.rfftn(x, axes=(1, 0)), abs(spectrum)),
+            (np.fft.fftshift(x), np.fft.ifftshift(x, axes=1), spectrum.real.copy(), np.conj(spectrum).imag.copy()),
+        )
+
+    for d in (np.float32, np.float64):
+        x = np.random.default_rng(0).standard_normal((4, 6)).astype(d)
+        captured, got, want = whole_or_none(f, (x,))
+        assert captured
+        for g, w in zip(sum(got, ()), sum(want, ()), strict=True):
+            assert (g.dtype, g.shape, g.strides) == (w.dtype, w.shape, w.strides)
+            assert np.allclose(g, w, atol=1e-5 if d is np.float32 else 1e-13)
+
+
+def test_a_singular_matrix_raises_numpys_error() -> None:
+    c = flashover.compile(lambda x: np.linalg.inv(x), fullgraph=True)
+    assert np.allclose(c(np.eye(3) * 2), np.eye(3) / 2)
+    with pytest.raises(np.linalg.LinAlgError):
+        c(np.ones((3, 3)))
 
 
 def test_arrays_in_and_out() -> None:

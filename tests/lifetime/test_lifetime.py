@@ -352,3 +352,17 @@ def test_calls_count_their_references_off_again(backend):
             fast(*tensors[-2:])
     gc.collect()
     assert [(t._use_count(), sys.getrefcount(t)) for t in tensors] == before
+
+
+@pytest.mark.parametrize("backend", ["flashover", "eager"])
+def test_gradients_that_a_call_read_are_let_go(backend):
+    """A step of an optimizer reads `p.grad`, which is made anew each time that it is asked for."""
+    p = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([p], lr=0.1)
+    step = flashover.compile(lambda: optimizer.step(), backend=backend)
+    for _ in range(3):
+        p.grad = torch.ones(4)
+        seen = weakref.ref(p.grad)
+        step()
+        p.grad = None
+        assert seen() is None

@@ -218,10 +218,11 @@ bool CallHandlers::arrays(Interpreter& in, const PythonCall& c, PyObject** resul
 
 bool CallHandlers::tensor_makers(Interpreter& in, const PythonCall& c, PyObject** result) {
   if (in.session == nullptr) return false;
-  *result = call_new_tensor(in, c.f, c.args, c.nargs, c.kwnames);
-  if (*result == nullptr && !PyErr_Occurred()) *result = call_tensor_type(in, c.f, c.args, c.nargs, c.kwnames);
-  if (*result == nullptr && !PyErr_Occurred()) *result = call_full_of_tensor(in, c.f, c.args, c.nargs, c.kwnames);
-  return *result != nullptr || PyErr_Occurred() != nullptr;
+  for (auto* make : {call_new_tensor, call_new_of_sizes, call_tensor_type, call_full_of_tensor}) {
+    *result = make(in, c.f, c.args, c.nargs, c.kwnames);
+    if (*result != nullptr || PyErr_Occurred() != nullptr) return true;
+  }
+  return false;
 }
 
 bool CallHandlers::numbers(Interpreter& in, const PythonCall& c, PyObject** result) {

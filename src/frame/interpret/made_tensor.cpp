@@ -158,15 +158,26 @@ PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, 
   return in.call(make.get(), given + 1, 1, names.get());
 }
 
-PyObject* call_new_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+namespace {
+
+// Of a call tensor.name(...), bound or not: the tensor, and which argument is the first of its own. Null: another call.
+PyObject* tensor_of_method(PyObject* f, const char* name, PyObject* const* args, size_t nargs, size_t* first) {
   const bool unbound = Py_TYPE(f) == &PyMethodDescr_Type;
   if (!unbound && !PyCFunction_Check(f)) return nullptr;
-  const char* name = unbound ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
-                             : reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
-  if (name[0] != 'n' || std::strcmp(name, "new_tensor") != 0) return nullptr;
+  const char* its = unbound ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                            : reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+  if (its[0] != 'n' || std::strcmp(its, name) != 0) return nullptr;
   PyObject* self = unbound ? (nargs > 0 ? args[0] : nullptr) : PyCFunction_GET_SELF(f);
-  const size_t first = unbound ? 1 : 0;
-  if (self == nullptr || !is_tensor(self) || nargs != first + 1) return nullptr;
+  *first = unbound ? 1 : 0;
+  return self != nullptr && is_tensor(self) ? self : nullptr;
+}
+
+}  // namespace
+
+PyObject* call_new_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  size_t first = 0;
+  PyObject* self = tensor_of_method(f, "new_tensor", args, nargs, &first);
+  if (self == nullptr || nargs != first + 1) return nullptr;
   static PyObject *const dtype = PyUnicode_InternFromString("dtype"), *const device =
                                                                           PyUnicode_InternFromString("device");
   Ref own_dtype = Ref::steal(in.get_attr(self, dtype)), own_device = Ref::steal(in.get_attr(self, device));
@@ -188,6 +199,28 @@ PyObject* call_new_tensor(Interpreter& in, PyObject* f, PyObject* const* args, s
   if (!has_device) PyList_Append(names.get(), device), given.push_back(own_device.get());
   Ref keywords = Ref::steal(PyList_AsTuple(names.get()));
   return keywords ? in.call(make.get(), given.data() + 1, 1, keywords.get()) : nullptr;
+}
+
+PyObject* call_new_of_sizes(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  size_t first = 0;
+  PyObject* self = tensor_of_method(f, "new", args, nargs, &first);
+  if (self == nullptr || kwnames != nullptr) return nullptr;
+  const bool one_size = nargs == first + 1 && Py_TYPE(args[first]) == known_types().size;
+  for (size_t i = first; i < nargs && !one_size; ++i)
+    if (!PyLong_CheckExact(args[i])) return nullptr;
+  static PyObject *const dtype = PyUnicode_InternFromString("dtype"), *const device =
+                                                                          PyUnicode_InternFromString("device");
+  Ref own_dtype = Ref::steal(in.get_attr(self, dtype)), own_device = Ref::steal(in.get_attr(self, device));
+  Ref make = Ref::steal(PyObject_GetAttrString(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"), "empty"));
+  Ref names = Ref::steal(PyTuple_Pack(2, dtype, device)), none = Ref::steal(PyLong_FromLong(0));
+  if (!own_dtype || !own_device || !make || !names || !none) return nullptr;
+  std::vector<PyObject*> given{nullptr};
+  given.insert(given.end(), args + first, args + nargs);
+  if (nargs == first) given.push_back(none.get());
+  const size_t count = given.size() - 1;
+  given.push_back(own_dtype.get());
+  given.push_back(own_device.get());
+  return in.call(make.get(), given.data() + 1, count, names.get());
 }
 
 }  // namespace flashover::frame
