@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -10,6 +11,14 @@ import torch.utils._pytree as pytree
 from flashover import _C, exc
 
 CUDA = torch.device("cuda", 0)
+# Attention as one kind of device computes it: which arguments are the mask, the share dropped and the flag is_causal.
+_aten = torch.ops.aten
+_ATTENTION = {
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: ("attn_mask", 3, 4),
+    _aten._scaled_dot_product_flash_attention.default: (None, 3, 4),
+    _aten._scaled_dot_product_efficient_attention.default: (3, 5, 6),
+    _aten._scaled_dot_product_cudnn_attention.default: (3, 5, 6),
+}
 
 
 def kind_of(exported: Any) -> str:
@@ -76,8 +85,10 @@ class Mover:
                 part.recompile()
 
     def _graph(self, graph: torch.fx.Graph) -> None:
-        for node in graph.nodes:
-            if node.op == "call_function":
+        for node in list(graph.nodes):
+            if node.op == "call_function" and node.target in _ATTENTION:
+                _choose_attention_anew(graph, node)
+            elif node.op == "call_function":
                 node.args = self._named_devices(node.args)
                 node.kwargs = self._named_devices(node.kwargs)
 
@@ -86,3 +97,27 @@ class Mover:
         return torch.fx.node.map_aggregate(
             value, lambda v: self.device if isinstance(v, torch.device) and v.type in moves else v
         )
+
+
+def _choose_attention_anew(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Attention that was chosen for the device of the export becomes attention of any device."""
+    mask, *places = _ATTENTION[node.target]
+
+    def given(place: Any, default: Any) -> Any:
+        if isinstance(place, int):
+            return node.args[place] if place < len(node.args) else default
+        return node.kwargs.get(place, default)
+
+    rest = [p for p in node.users if p.target is not operator.getitem or p.args[1] != 0]
+    if any(p.users or p.target is not operator.getitem for p in rest):
+        raise exc.ExportError(f"{node.target} was exported for another device, and more than its result is used")
+    with graph.inserting_before(node):
+        dropout, causal = given(places[0], 0.0), given(places[1], False)
+        args = (*node.args[:3], given(mask, None), dropout, causal)
+        scale = {"scale": node.kwargs["scale"]} if "scale" in node.kwargs else {}
+        result = graph.call_function(_aten.scaled_dot_product_attention.default, args, scale)
+    for part in list(node.users):
+        if part not in rest:
+            part.replace_all_uses_with(result)
+        graph.erase_node(part)
+    graph.erase_node(node)

@@ -35,6 +35,21 @@ class Net(torch.nn.Module):
         return {"y": torch.where(mask[:, None], y, 0.0) @ self.tied, "given": x}
 
 
+def test_attention_is_chosen_for_the_device_of_the_target(tmp_path: Path) -> None:
+    """An export on the CPU names the CPU's kernel for it."""
+
+    class Attends(torch.nn.Module):
+        def forward(self, q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            causal = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True, scale=0.5)
+            return causal + torch.nn.functional.scaled_dot_product_attention(q, q, q, mask)
+
+    program = flashover.export(Attends(), (torch.randn(2, 4, 16, 64), torch.zeros(16, 16)))
+    assert "flash_attention_for_cpu" in str(program.graph)
+    flashover.package(program, tmp_path / "p.flash", targets=["sm_90"])
+    package = (tmp_path / "p.flash").read_bytes()
+    assert b"scaled_dot_product" in package and b"for_cpu" not in package
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("both") / "p.flash"

@@ -310,6 +310,7 @@ def test_arrays_in_and_out() -> None:
     )
     agrees(lambda xs: {"a": np.stack(xs), "b": xs[0]}, lambda k: [array(3)(k), array(3)(k + 1)])
     agrees(lambda x: x, array(3))
+    agrees(lambda x: (lambda y: ([y], abs(y), y.T))(x + 1), array(3, 4))  # abs() made what stands for y known as itself
     x = numbers((3,), np.float32)
     assert flashover.compile(lambda x: (x, x + 1), fullgraph=True)(x)[0] is x
 
