@@ -86,6 +86,20 @@ void Interpreter::take_up(const CaptureRequest& start, _PyInterpreterFrame* fram
   if (start.next == 0) recorder.function(start.function);  // its closure is still to be read
 }
 
+namespace {
+
+bool is_repr_of_tensors(PyCodeObject* code) {
+  static const Ref its = [] {
+    PyObject* tensor = of_module("torch", "Tensor");
+    const Ref repr = Ref::steal(tensor != nullptr ? PyObject_GetAttrString(tensor, "__repr__") : nullptr);
+    PyErr_Clear();
+    return Ref::borrow(repr && PyFunction_Check(repr.get()) ? PyFunction_GET_CODE(repr.get()) : nullptr);
+  }();
+  return its && reinterpret_cast<PyObject*>(code) == its.get();
+}
+
+}  // namespace
+
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   const bool direct = std::exchange(tail_, false);
   if (ending_.aborted) {
@@ -108,6 +122,9 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (result == nullptr && session != nullptr && session->declined()) abort(session->decline_reason());
       return result;
     }
+    // Torch words its errors (of an overload that does not take these arguments, say) with the operands in them.
+    if (items_as_symbols && is_repr_of_tensors(code_of(frame)))
+      return replaced(tstate, frame, PyUnicode_FromString("a tensor"));
     if (mark_of(function_of(frame)) == Mark::kDisallow)
       throw Declined("a function that is not to be part of a graph is called");
     if (const CaptureRequest* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
