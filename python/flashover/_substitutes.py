@@ -360,10 +360,52 @@ def _runs(counts: list[int]) -> Iterator[tuple[int, int, int]]:
             first = t
 
 
+def _takes_any_lengths(data: torch.Tensor) -> bool:
+    """Whether layers over packed data take its lengths as data (`trace/recurrent.cpp`)."""
+    return _C.own_operators() and data.device.type == "cpu" and data.dtype in (torch.float32, torch.float64)
+
+
+def _packed_by_data(steps: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of time-first steps that belong to a sequence, and how many each step has."""
+    if lengths.shape[0] != steps.shape[1]:
+        raise RuntimeError("another number of lengths than of sequences")  # (eager raises, in its own words)
+    torch._check_tensor_all((lengths > 0) & (lengths <= steps.shape[0]))
+    torch._check_tensor_all(lengths == lengths.cummin(0).values)
+    longest = int(lengths[0])
+    torch._check(longest <= steps.shape[0])
+    present = torch.arange(longest)[:, None] < lengths[None, :]
+    return steps[:longest][present], present.sum(1)
+
+
+def _padded_by_data(
+    sequence: Any, batch_first: bool, padding_value: float, total_length: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    data, counts, back = sequence.data, sequence.batch_sizes, sequence.unsorted_indices
+    width = int(counts[0]) if back is None else back.shape[0]
+    steps = counts.shape[0]
+    most = steps if total_length is None else total_length
+    if total_length is not None:
+        torch._check(steps <= total_length)
+    sequences = torch.arange(width)
+    present = sequences[None, :] < counts[:, None]
+    rows = (counts.cumsum(0) - counts)[:, None] + sequences[None, :]
+    padded = data[torch.where(present, rows, 0)]
+    outside = present.logical_not().reshape(present.shape + (1,) * (data.dim() - 1))
+    padded = padded.masked_fill(outside, padding_value)
+    if total_length is not None:
+        padded = torch.cat([padded, data.new_full((most - steps, width, *data.shape[1:]), padding_value)])
+    if batch_first:
+        padded = padded.transpose(0, 1)
+    lengths = present.sum(0)
+    if back is None:
+        return padded, lengths
+    return padded.index_select(0 if batch_first else 1, back), lengths[back]
+
+
 def _whole_pack_padded_sequence(
     input: torch.Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> Any:
-    """Where the lengths are known: what is packed is parts of the input (the operator looks at the lengths' memory)."""
+    """What is packed is parts of the input (the operator looks at the lengths' memory)."""
     if isinstance(lengths, torch.Tensor):
         lengths = lengths.to(dtype=torch.int64)
     else:
@@ -375,6 +417,9 @@ def _whole_pack_padded_sequence(
         input = input.index_select(0 if batch_first else 1, order)
     if lengths.dim() != 1 or lengths.device.type != "cpu" or input.dim() < 2:
         _packs()
+    if _takes_any_lengths(input):
+        data, batch_sizes = _packed_by_data(input.transpose(0, 1) if batch_first else input, lengths)
+        return torch.nn.utils.rnn._packed_sequence_init(data, batch_sizes, order, None)
     sizes = lengths.tolist()
     steps = input.transpose(0, 1) if batch_first else input
     falls = all(a >= b for a, b in itertools.pairwise(sizes))
@@ -389,6 +434,8 @@ def _whole_pack_padded_sequence(
 def _whole_pad_packed_sequence(
     sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> Any:
+    if _takes_any_lengths(sequence.data):
+        return _padded_by_data(sequence, batch_first, padding_value, total_length)
     counts = sequence.batch_sizes.tolist()
     most = len(counts) if total_length is None else total_length
     if most < len(counts):

@@ -37,6 +37,7 @@
 #include "cpu_kernels/plain.h"
 #include "cpu_kernels/product.h"
 #include "cpu_kernels/random.h"
+#include "cpu_kernels/recurrent.h"
 #include "cpu_kernels/team.h"
 #include "cpu_kernels/unfold.h"
 #include "ops/names.h"
@@ -896,6 +897,7 @@ void register_operators() {
         "convolution_of_any_size", convolution_of_any_size_op);
     define_flex(library);
     define_by_rows(library);
+    define_recurrent(library);
     library.def("size_of_data(Tensor number) -> Tensor");
     library.impl("size_of_data", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, size_of_data_op));
     library.def("check_sizes(int a, int b, int relation, str what) -> ()");

@@ -1,4 +1,5 @@
-// The table of an instruction set (vectors.h): included behind panels_kernel.h and depthwise_kernel.h.
+// The table of an instruction set (vectors.h): included behind panels_kernel.h, depthwise_kernel.h and
+// recurrent_kernel.h.
 
 template <int P, int... R>
 void fill_multiply(VectorKernels& k, std::integer_sequence<int, R...>) {
@@ -27,7 +28,11 @@ VectorKernels make_vector_kernels() {
                        {{sum_panels<sum_rows<4, 5, 1>>, sum_panels<sum_rows<8, 5, 1>>},
                         {sum_panels<sum_rows<4, 5, 2>>, sum_panels<sum_rows<8, 5, 2>>}},
                        {{sum_panels<sum_rows<4, 7, 1>>, sum_panels<sum_rows<8, 7, 1>>},
-                        {sum_panels<sum_rows<4, 7, 2>>, sum_panels<sum_rows<8, 7, 2>>}}}};
+                        {sum_panels<sum_rows<4, 7, 2>>, sum_panels<sum_rows<8, 7, 2>>}}},
+      .recur = {recur<RecurrentMode::kRelu>, recur<RecurrentMode::kTanh>, recur<RecurrentMode::kLstm>,
+                recur<RecurrentMode::kGru>},
+      .recur_backward = {recur_backward<RecurrentMode::kRelu>, recur_backward<RecurrentMode::kTanh>,
+                         recur_backward<RecurrentMode::kLstm>, recur_backward<RecurrentMode::kGru>}};
   fill_multiply_few(k, std::make_integer_sequence<int, kSums / 4>());
   fill_multiply<1>(k, std::make_integer_sequence<int, kRows>());
   if constexpr (kPanels > 1) fill_multiply<kPanels>(k, std::make_integer_sequence<int, kRows>());

@@ -1,5 +1,6 @@
-// What an instruction set has for products by panels (panels.h) and for depthwise convolutions (depthwise_last.h):
-// functions over a few numbers at a time, written once in panels_kernel.h and depthwise_kernel.h.
+// What an instruction set has for products by panels (panels.h), for depthwise convolutions (depthwise_last.h) and for
+// recurrent layers (recurrent.h): functions over a few numbers at a time, written once in panels_kernel.h,
+// depthwise_kernel.h and recurrent_kernel.h.
 #pragma once
 #include <cstdint>
 
@@ -8,6 +9,23 @@
 namespace flashover::cpu {
 
 constexpr int64_t kPanel = 16;  // columns or channels that lie side by side in packed weights
+
+// One sequence's step of a recurrent layer (recurrent.h). Gates lie side by side, `size` numbers each.
+enum class RecurrentMode : uint8_t { kRelu, kTanh, kLstm, kGru };
+constexpr int kRecurrentModes = 4;
+struct RecurrentStep {
+  const float *input, *hidden;  // what the gates get of the input, and of the state before
+  const float *h, *c;           // the state before; c: LSTM's
+  float *new_h, *new_c;
+  float* kept;  // for the backward, or null: GRU's gates and what its last one got of the state; LSTM's gates and cell
+  int64_t size;
+};
+struct RecurrentGradient {
+  const float *y, *kept, *h, *c;  // the step's result, what it kept, and the state before
+  float *dh, *dc;             // of the state behind the step; then what comes of the state before without the product
+  float *d_input, *d_hidden;  // of the gates; d_hidden: GRU's, where the two differ
+  int64_t size;
+};
 
 struct VectorKernels {
   int64_t rows, panels;  // of a tile of a product, at most
@@ -43,6 +61,11 @@ struct VectorKernels {
   // The same for 4 or 8 points with 3, 5 or 7 columns of taps side by side, points one or two of them apart: what is
   // loaded serves all points that it belongs to. [columns / 2 - 1][points apart - 1][points / 4 - 1]
   Depthwise depthwise_of[3][2][2];
+
+  using Recur = void (*)(const RecurrentStep& s);
+  Recur recur[kRecurrentModes];
+  using RecurBackward = void (*)(const RecurrentGradient& s);
+  RecurBackward recur_backward[kRecurrentModes];
 };
 const VectorKernels* vector_kernels();  // of this machine; null: it has none, or the process may not use it
 const VectorKernels& vector_kernels_avx2();

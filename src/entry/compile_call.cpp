@@ -216,12 +216,20 @@ void connect_inputs(Entry& e) {
   e.borrowed.assign(e.inputs.size(), false);
 }
 
+// Such operators sum up in their own order.
+bool takes_own_operators(const Settings& s) {
+  return s.backend == "flashover" && !s.custom && !s.options.flag("strict_numerics") &&
+         !s.options.flag("batch_invariant");
+}
+
 // Captures the call and makes its guards. False: the entry says what came of it.
 bool capture_and_guard(Attempt& a, const frame::CaptureRequest& request, bool first = true) {
   Entry& e = a.entry;
   Clock clock;
   guards::GlobalState before = guards::GlobalState::read();
-  e.capture = frame::capture(request);
+  frame::CaptureRequest asked = request;
+  asked.own_operators = takes_own_operators(a.settings);
+  e.capture = frame::capture(asked);
   e.capture_seconds = clock.lap();
   if (PyErr_Occurred()) {  // an interrupt, not the program's own doing
     a.fatal = true;

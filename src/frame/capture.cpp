@@ -234,6 +234,7 @@ struct Speculation {
   bool data_sizes = false;      // sizes that follow from data are symbols (Session::data_sizes)
   bool data_values = false;     // and numbers where the program needs them (sym/found.h)
   bool usual_answers = false;   // of questions about such sizes (Numbers::takes_the_usual_way)
+  bool own_operators = false;   // whose derivatives have none (Session::own_operators)
 };
 
 void decline(Capture& out, std::string reason, std::string where) {
@@ -334,6 +335,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
       return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
     };
   session.data_sizes = speculation.data_sizes;
+  session.own_operators = speculation.own_operators;
   sym::may_be_found() = speculation.data_values;
   session.sizes().opens =
       request.varying_sizes != nullptr && request.varying_sizes->few && !request.varying_sizes->marked_only;
@@ -797,6 +799,7 @@ Capture capture(const CaptureRequest& request) {
   speculation.data_sizes = request.varying_numbers != nullptr;
   speculation.data_values = request.refuted != nullptr && !request.may_break;
   speculation.usual_answers = !request.may_break || request.may_assume;
+  speculation.own_operators = request.own_operators;
   Capture out = capture(request, speculation);
   if (PyErr_Occurred()) return out;
   const auto again = [&] {
@@ -804,6 +807,11 @@ Capture capture(const CaptureRequest& request) {
     out = capture(request, speculation);
     return PyErr_Occurred() == nullptr;
   };
+  if (speculation.own_operators && (out.declined || !out.frames.empty()) &&
+      out.reason.find(trace::kDifferentiatedTwice) != std::string::npos) {
+    speculation.own_operators = false;
+    if (!again()) return out;
+  }
   const auto ends_for_data = [](const Capture& c) { return (c.declined || !c.frames.empty()) && is_data_dependent(c); };
   // A graph ends where data is asked for, then: before the first size that follows from it.
   if (out.data_sizes && request.may_break && !out.raised && (out.declined || ends_for_data(out))) {

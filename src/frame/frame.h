@@ -200,6 +200,8 @@ struct CaptureRequest {
       false;  // no version was left for a value yet: those that may be always the same are taken for it
   // Paths of numbers that were seen to change. Null: the one who takes the graph knows no numbers that change.
   const std::unordered_set<std::string>* varying_numbers = nullptr;
+  // Whether it takes operators of ours in the place of what ATen takes apart (trace::Session::own_operators).
+  bool own_operators = false;
   // Null: the one who takes the graph knows no sizes that change.
   const VaryingSizes* varying_sizes = nullptr;
   // What versions took for granted of sizes that follow from data, and is not so in this call. Null: nothing.

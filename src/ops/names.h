@@ -43,6 +43,9 @@ inline constexpr char flex_rows[] = "flashover.flex_rows.default";
 inline constexpr char flex_columns[] = "flashover.flex_columns.default";
 inline constexpr char flex_fused_rows[] = "flashover.flex_fused_rows.default";
 inline constexpr char flex_fused_columns[] = "flashover.flex_fused_columns.default";
+// Steps of recurrent layers (cpu_kernels/recurrent.h).
+inline constexpr char rnn_steps[] = "flashover.rnn_steps.default";
+inline constexpr char rnn_steps_backward[] = "flashover.rnn_steps_backward.default";
 inline constexpr char nms[] = "torchvision.nms.default";
 
 }  // namespace flashover::op

@@ -55,6 +55,7 @@ class Table {
     register_prims(rows);
     register_aten(rows);
     register_flex(rows);
+    register_recurrent(rows);
     for (const Row& row : rows) {
       OpRow& op = create(row.name);
       FLASHOVER_CHECK(!op.declared) << "two table rows for " << row.name;

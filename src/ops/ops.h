@@ -109,8 +109,9 @@ struct Row {
   uint8_t cost = 1;
   bool approximated = false, moves = false;
 };
-void register_prims(std::vector<Row>& rows);  // src/ops/prims.cpp
-void register_aten(std::vector<Row>& rows);   // src/ops/aten/aten.cpp: calls one function per family
-void register_flex(std::vector<Row>& rows);   // src/ops/flex.cpp
+void register_prims(std::vector<Row>& rows);      // src/ops/prims.cpp
+void register_aten(std::vector<Row>& rows);       // src/ops/aten/aten.cpp: calls one function per family
+void register_flex(std::vector<Row>& rows);       // src/ops/flex.cpp
+void register_recurrent(std::vector<Row>& rows);  // src/ops/recurrent.cpp
 
 }  // namespace flashover::ops

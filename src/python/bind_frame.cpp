@@ -115,6 +115,7 @@ void bind_frame(py::module_& m) {
     frame::substitute(module.ptr(), qualname.ptr(), replacement.ptr());
   });
   m.def("randomness", &trace::randomness);
+  m.def("own_operators", &trace::own_operators);
   py::module_ f = m.def_submodule("_frame", "the frame interpreter, for tests");
   f.def("in_use_elsewhere", [](const py::object& o) {
     PyObject* object = o.ptr();

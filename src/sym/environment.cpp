@@ -15,9 +15,7 @@
 #include "sym/terms.h"
 
 namespace flashover::sym {
-namespace {
 
-// What holds where `guard` does not.
 SizeGuard negated(const SizeGuard& g) {
   switch (g.relation) {
     case Relation::kEqual:
@@ -31,6 +29,8 @@ SizeGuard negated(const SizeGuard& g) {
   }
   return g;
 }
+
+namespace {
 
 std::optional<bool> proven(Relation r, Expr a, Expr b) {
   switch (r) {
@@ -62,7 +62,6 @@ constexpr int64_t kFar = int64_t{1} << 60;
 bool far_above(Expr e) { return e.is_const() && e.value() > kFar; }
 
 thread_local Environment* asked = nullptr;
-thread_local bool layout_only = false;
 thread_local bool presuming = false;
 
 // Numbers that sizes are known not to be below, or not above.
@@ -272,6 +271,7 @@ Environment Environment::assuming(std::vector<SizeGuard> facts, Steps steps) {
   out.steps_ = std::move(steps);
   for (SizeGuard& fact : facts) {
     out.find_number(fact);
+    out.find_order(fact);
     out.guards_.push_back({std::move(fact), ""});
   }
   out.assumes_ = true;
@@ -667,7 +667,8 @@ bool Environment::solve(Expr difference) {
     ++replaced_;
     for (auto& [other, stands_for] : solved_) stands_for = canonical(stands_for);
     std::unordered_map<Expr, Expr> numbers;
-    for (const auto& [part, number] : std::exchange(numbers_, {})) numbers.emplace(by_symbols(part), number);
+    for (const auto& [part, number] : std::exchange(numbers_, {}))
+      numbers.emplace(by_symbols(part), by_symbols(number));
     numbers_ = std::move(numbers);
     std::unordered_map<Expr, Learned::Fraction> fractions;
     for (const auto& [part, fraction] : std::exchange(learned_->fractions, {}))
@@ -726,6 +727,17 @@ void Environment::find_number(const SizeGuard& fact) {
   }
 }
 
+// a <= b: the less, and the larger of the two are known from now on.
+void Environment::find_order(const SizeGuard& fact) {
+  if (fact.relation != Relation::kLess && fact.relation != Relation::kLessEqual) return;
+  if (!has_data_size(fact.a) && !has_data_size(fact.b)) return;  // (others are settled where they are asked for)
+  const auto take = [&](Expr part, Expr stands_for) {
+    if (is_part(part) && !(part == stands_for) && numbers_.try_emplace(part, stands_for).second) ++replaced_;
+  };
+  take(min(fact.a, fact.b), fact.a);
+  take(max(fact.a, fact.b), fact.b);
+}
+
 bool Environment::holds(Relation r, Expr a, Expr b) {
   a = canonical(a);
   b = canonical(b);
@@ -743,82 +755,6 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
     find_number(part);
   }
   return answer;
-}
-
-namespace {
-
-// 4 < 4*u says 1 < u.
-void divide_by_coefficient(Relation r, Expr& a, Expr& b) {
-  const auto coefficient_of = [](Expr e) {
-    const bool product = e.kind() == Kind::kMul && e.operands().size() == 2 && e.operands()[0].is_const();
-    return product && e.operands()[0].value() > 1 ? e.operands()[0].value() : 1;
-  };
-  if (a.is_const() == b.is_const() || (r != Relation::kLess && r != Relation::kLessEqual)) return;
-  Expr& constant = a.is_const() ? a : b;
-  Expr& other = a.is_const() ? b : a;
-  const int64_t by = coefficient_of(other);
-  if (by == 1) return;
-  const bool rounds_up = (r == Relation::kLess) == b.is_const();
-  constant = rounds_up ? ceildiv(constant, Expr(by)) : floordiv(constant, Expr(by));
-  other = other.operands()[1];
-}
-
-}  // namespace
-
-// Rules ask for what operators need, first: sizes that are equal, and in order. One element or none is the special case.
-bool Environment::holds_usually(Relation r, Expr a, Expr b) {
-  divide_by_coefficient(r, a, b);
-  const auto is_below = [](Expr e, int64_t n) { return e.is_const() && e.value() < n; };
-  const bool divides = (a.is_const(0) && b.kind() == Kind::kMod) || (b.is_const(0) && a.kind() == Kind::kMod);
-  const bool special = !divides && (is_below(a, 2) || is_below(b, 2));
-  const bool answer = r == Relation::kEqual       ? !special
-                      : r == Relation::kNotEqual  ? special
-                      : r == Relation::kLessEqual ? !is_below(b, 2)
-                                                  : !is_below(b, 3);
-  // Where few elements lie is of no consequence.
-  if (layout_only && (is_below(a, 3) || is_below(b, 3))) return answer;
-  const std::optional<int64_t> x = found_in_call(a), y = x ? found_in_call(b) : std::nullopt;
-  if (!y && r == Relation::kEqual && answer && cannot_be(a - b)) return expect(r, a, b, false);
-  return expect(r, a, b, y ? satisfied(r, *x, *y) : answer);
-}
-
-// difference == 0 goes against what is known of a size that follows from data: no more than 5 of 5 elements are found,
-// so not as many as there are in a list of 8.
-bool Environment::cannot_be(Expr difference) const {
-  for (int k = 0; k < data_sizes_; ++k) {
-    const Expr symbol = data_size_symbol(k);
-    const std::optional<Expr> by = coefficient(difference, symbol);
-    if (!by || !(by->is_const(1) || by->is_const(-1))) continue;
-    const Expr stands_for = by->is_const(1) ? symbol - difference : symbol + difference;
-    if (has_data_size(stands_for)) continue;
-    const auto with = [&](Expr e) {
-      return substitute(canonical(e), [&](Expr v) { return v == symbol ? std::optional(stands_for) : std::nullopt; });
-    };
-    for (const auto& [guard, where] : guards_) {
-      const Expr a = with(guard.a), b = with(guard.b);
-      if (!has_data_size(a) && !has_data_size(b) && !satisfied(guard.relation, now(a), now(b))) return true;
-    }
-  }
-  return false;
-}
-
-bool Environment::expect(Relation r, Expr a, Expr b, bool answer) {
-  const SizeGuard asked{r, canonical(a), canonical(b)};
-  const std::string line = here();
-  const auto words = [&](const SizeGuard& fact) { return str(fact) + (line.empty() ? "" : " (" + line + ")"); };
-  SizeGuard fact = answer ? asked : negated(asked);
-  if (refuted.contains(words(fact))) {
-    answer = !answer;
-    fact = negated(fact);
-  }
-  if (assume) assume(fact, words(fact));
-  if (fact.relation != Relation::kEqual || !solve(fact.a - fact.b)) guards_.push_back({fact, line});
-  return answer;
-}
-
-bool Environment::usual(Relation r, Expr a, Expr b) {
-  if (r == Relation::kEqual || r == Relation::kNotEqual) return r == Relation::kNotEqual;
-  return has_data_size(a) || !has_data_size(b);
 }
 
 bool Environment::follows(Relation r, Expr a, Expr b) const { return known(r, canonical(a), canonical(b)) == true; }
@@ -930,9 +866,6 @@ std::vector<BrokenPromise> Environment::broken() const {
   }
   return out;
 }
-
-LayoutScope::LayoutScope() : before_(std::exchange(layout_only, true)) {}
-LayoutScope::~LayoutScope() { layout_only = before_; }
 
 AskScope::AskScope(Environment* environment) : before_(asked) { asked = environment; }
 AskScope::~AskScope() { asked = before_; }

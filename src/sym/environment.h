@@ -36,7 +36,8 @@ struct SizeGuard {
   Expr a, b;
   bool operator==(const SizeGuard&) const = default;
 };
-std::string str(const SizeGuard& guard);  // "s0 <= 4*s1"
+SizeGuard negated(const SizeGuard& guard);  // what holds where it does not
+std::string str(const SizeGuard& guard);    // "s0 <= 4*s1"
 
 // A guard, and the line of the program that asked for it; empty: not known.
 struct AskedGuard {
@@ -139,6 +140,7 @@ class Environment {
   bool holds_by_divisors(Expr a, Expr b);
   bool solve(Expr difference);
   void find_number(const SizeGuard& fact);
+  void find_order(const SizeGuard& fact);
   void take_ones(Expr factors);
   void take_fraction(Expr part, int64_t by, Expr of);
   Expr by_symbols(Expr e) const;

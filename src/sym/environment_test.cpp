@@ -578,6 +578,24 @@ TEST(Environment, RefutedFacts) {
   EXPECT_TRUE(e.canonical(u).is_const(1));
 }
 
+// Of x[:u] there are u rows, and not all that x has; both are asked in words that more follows from.
+TEST(Environment, PartsAsLongAsDataSays) {
+  Environment e;
+  std::vector<std::string> checks;
+  e.assume = [&](const SizeGuard&, std::string words) { checks.push_back(std::move(words)); };
+  const Expr u = e.add_data_size(), part = min(Expr(16), u);
+  EXPECT_TRUE(e.holds(Relation::kEqual, Expr(3) * part, Expr(3) * u));
+  EXPECT_EQ(e.canonical(Expr(2) * part), Expr(2) * u);
+  EXPECT_TRUE(e.holds(Relation::kEqual, part, u));
+  EXPECT_EQ(checks, std::vector<std::string>{"u0 <= 16"});
+  EXPECT_FALSE(e.holds(Relation::kEqual, min(Expr(20), e.add_data_size()), Expr(20)));
+  EXPECT_EQ(checks.back(), "u1 < 20");
+  {
+    const AssumeScope facts(e.facts());
+    EXPECT_TRUE(known_eq(part, u));
+  }
+}
+
 // No number of the trace answers for a size that follows from data: what is not known for all of them is checked.
 TEST(Environment, SizesOfData) {
   Environment e;

@@ -12,6 +12,8 @@ struct Assumption {
 };
 Assumption& assumption();  // of this thread
 
+inline constexpr char kDifferentiatedTwice[] = "the steps of a recurrent layer are differentiated twice";
+bool own_operators();  // whether the trace of this thread may hold operators of ours (Session::own_operators)
 int64_t randomness();  // how many random operators the trace of this thread has recorded; 0 outside of one
 
 }  // namespace flashover::trace

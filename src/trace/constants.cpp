@@ -219,6 +219,11 @@ bool assume(Stack& stack) {
 
 }  // namespace
 
+bool own_operators() {
+  const Session* session = current();
+  return session != nullptr && session->own_operators;
+}
+
 int64_t randomness() {
   auto* recorder = static_cast<Recorder*>(current());
   if (recorder == nullptr) return 0;

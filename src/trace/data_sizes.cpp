@@ -127,6 +127,32 @@ bool Recorder::is_unwritten_since(ValueId value, size_t node) const {
   return true;
 }
 
+// Whether two values hold the same numbers: one value, or made by the same operators of the same memory, which was not
+// written since.
+bool Recorder::is_same(ValueId a, ValueId b, int depth) const {
+  constexpr int kDepth = 6;
+  if (a == b || a == kNoValue || b == kNoValue) return a == b;
+  const size_t first = maker_of(a), second = maker_of(b), none = graph_.nodes.size();
+  if (first == none || second == none || depth == kDepth) return false;
+  const graph::Node &x = graph_.nodes[first], &y = graph_.nodes[second];
+  const bool alike = x.op == y.op && !x.op->once() && x.args.size() == y.args.size() && x.outs.size() == y.outs.size();
+  if (!alike || !is_unwritten_since(a, first) || !is_unwritten_since(b, second)) return false;
+  for (size_t i = 0; i < x.outs.size(); ++i)
+    if ((x.outs[i] == a) != (y.outs[i] == b)) return false;
+  for (size_t i = 0; i < x.args.size(); ++i) {
+    const auto *p = std::get_if<Ref>(&x.args[i]), *q = std::get_if<Ref>(&y.args[i]);
+    if (!p || !q ? !(x.args[i] == y.args[i]) : !is_same(p->id, q->id, depth + 1)) return false;
+    if (p && p->id != kNoValue && !is_unwritten_since(p->id, first)) return false;
+  }
+  return true;
+}
+
+// The node that made it; as many as there are: none did.
+size_t Recorder::maker_of(ValueId value) const {
+  const auto makes = [&](const graph::Node& n) { return std::ranges::find(n.outs, value) != n.outs.end(); };
+  return static_cast<size_t>(std::ranges::find_if(graph_.nodes, makes) - graph_.nodes.begin());
+}
+
 // Asked twice, the same mask has the same number of elements: one symbol, also in the backward.
 std::optional<std::vector<at::Tensor>> Recorder::positions_of(const at::Tensor& mask) {
   const TraceImpl* impl = trace_impl(mask);
@@ -152,9 +178,8 @@ std::optional<sym::Expr> Recorder::size_of_data(PyObject* object) {
   const bool one = std::ranges::all_of(type.sizes, [](sym::Expr e) { return e.is_const(1); });
   if (!one || !is_integral(type.dtype) || type.dtype == DType::kBool || constant_value(t)) return std::nullopt;
   const ValueId value = impl->value;
-  if (const auto known = numbers_found_.find(value);
-      known != numbers_found_.end() && is_unwritten_since(value, known->second.nodes))
-    return sizes_->canonical(known->second.size);
+  for (const auto& [other, known] : numbers_found_)
+    if (is_unwritten_since(other, known.nodes) && is_same(other, value)) return sizes_->canonical(known.size);
   TensorType out;
   out.dtype = DType::kBool;
   const sym::Expr size = sizes_->add_data_size();

@@ -493,6 +493,9 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   own<at::_ops::tensor_split_tensor_indices_or_sections, tensor_split>(m, "tensor_split.tensor_indices_or_sections");
 }
 
-void link_intercepts() { link_sized_composites(); }  // keeps registrations in a static library
+void link_intercepts() {  // keeps registrations in a static library
+  link_sized_composites();
+  link_recurrent();
+}
 
 }  // namespace flashover::trace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 #include <type_traits>
 
 #include "trace/tensor.h"
@@ -26,6 +27,11 @@ template <typename T>
 bool is_wrapper(const T&) {
   return false;
 }
+
+// While it lives operators are ATen's own.
+struct Below {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKey::TESTING_ONLY_GenericWrapper};
+};
 
 // Our own form of an operator. A tensor of a class that sees operators is to see what it sees in eager.
 template <typename Op, auto form, typename Schema = typename Op::schema>
@@ -50,5 +56,12 @@ void own(torch::Library& m, const char* name) {
 }
 
 void link_sized_composites();  // sized_composites.cpp
+void link_recurrent();         // recurrent.cpp
+
+// at::lstm, written with operators of ours; nullopt: these do not take it (recurrent.cpp).
+std::optional<std::tuple<at::Tensor, at::Tensor, at::Tensor>> record_lstm(const at::Tensor& input, at::TensorList hx,
+                                                                          at::TensorList params, bool has_biases,
+                                                                          int64_t layers, double dropout, bool train,
+                                                                          bool bidirectional, bool batch_first);
 
 }  // namespace flashover::trace

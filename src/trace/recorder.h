@@ -178,6 +178,8 @@ class Recorder final : public Session {
   bool find_sizes(OpFacts& facts, Stack& stack, size_t base);  // data_sizes.cpp, as what follows
   void assume_of_data(const sym::SizeGuard& fact, std::string words);
   bool is_unwritten_since(ValueId value, size_t node) const;
+  bool is_same(ValueId a, ValueId b, int depth = 0) const;
+  size_t maker_of(ValueId value) const;
   bool truth_is_known(Stack& stack) const;
   bool overlaps(const OpFacts& facts) const;
   void refuse_ordered_write(const OpFacts& facts) const;

@@ -3,15 +3,19 @@
 // are ATen's own.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_assert_async.h>
+#include <ATen/ops/_fft_c2r.h>
 #include <ATen/ops/_fft_r2c.h>
 #include <ATen/ops/_new_zeros_with_same_feature_meta.h>
 #include <ATen/ops/broadcast_tensors.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/chunk.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cov.h>
 #include <ATen/ops/diagonal_copy.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/istft.h>
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
 #include <ATen/ops/mm.h>
@@ -20,8 +24,11 @@
 #include <ATen/ops/pad_sequence.h>
 #include <ATen/ops/quantile.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/slice.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/stft.h>
+#include <ATen/ops/tensor_split.h>
+#include <ATen/ops/unfold_backward.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
@@ -30,10 +37,6 @@
 
 namespace flashover::trace {
 namespace {
-
-struct Below {
-  c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKey::TESTING_ONLY_GenericWrapper};
-};
 
 bool any_symbolic(at::TensorList tensors) {
   return current() != nullptr && std::any_of(tensors.begin(), tensors.end(), [](auto& t) { return is_symbolic(t); });
@@ -152,6 +155,14 @@ Recurrent lstm(const at::Tensor& input, at::TensorList hx, at::TensorList params
             h.sym_size(1) == input.sym_size(batch_first ? 0 : 1) && h.sym_size(2) == params[1].size(1);
   taken = taken && input.sym_size(2) == params[0].size(1) && params[0].size(0) == 4 * params[1].size(1) &&
           input.sym_numel() > 0;
+  // (How large the workspace of oneDNN's backward is only the library knows.)
+  const auto trained = [](at::TensorList list) {
+    return std::ranges::any_of(list, [](const at::Tensor& t) { return t.requires_grad(); });
+  };
+  taken = taken && !(c10::GradMode::is_enabled() && (trained(input) || trained(hx) || trained(params)));
+  if (!taken && (any_symbolic(input) || input.scalar_type() == at::kDouble))
+    if (auto whole = record_lstm(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first))
+      return *whole;
   if (!taken) {
     const Below below;
     return at::lstm(input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
@@ -181,6 +192,44 @@ Recurrent lstm(const at::Tensor& input, at::TensorList hx, at::TensorList params
   return {batch_first ? steps.transpose(0, 1) : steps, at::stack(hs, 0), at::stack(cs, 0)};
 }
 
+// Parts of a dimension in as many pieces as are asked for, whatever its size.
+std::vector<at::Tensor> split_in_sections(const at::Tensor& self, c10::SymInt sections, int64_t dim) {
+  constexpr int64_t kMost = 64;
+  const bool inside = dim >= -self.dim() && dim < self.dim();
+  if (!any_symbolic(self) || sections.is_symbolic() || sections < 1 || sections > kMost || !inside ||
+      !self.sym_size(dim).is_symbolic()) {
+    const Below below;
+    return at::tensor_split_symint(self, sections, dim);
+  }
+  const c10::SymInt size = self.sym_size(dim);
+  std::vector<at::Tensor> parts;
+  c10::SymInt at = 0;
+  const int64_t count = sections.expect_int();
+  for (int64_t i = 0; i < count; ++i) {
+    const c10::SymInt end = i + 1 < count ? at + (size + (count - 1 - i)) / count : size;
+    parts.push_back(at::slice_symint(self, dim, at, end));
+    at = end;
+  }
+  return parts;
+}
+
+// ATen rounds the size of a part up; there may be fewer of them then, which is asked for once.
+std::vector<at::Tensor> chunk(const at::Tensor& self, int64_t chunks, int64_t dim) {
+  constexpr int64_t kMost = 64;
+  const bool inside = dim >= -self.dim() && dim < self.dim();
+  if (any_symbolic(self) && inside && chunks > 1 && chunks <= kMost && self.sym_size(dim).is_symbolic()) {
+    const c10::SymInt size = self.sym_size(dim), part = (size + (chunks - 1)) / chunks;
+    if (part * (chunks - 1) < size) {
+      std::vector<at::Tensor> parts;
+      for (int64_t i = 0; i < chunks; ++i)
+        parts.push_back(at::slice_symint(self, dim, part * i, i + 1 < chunks ? part * (i + 1) : size));
+      return parts;
+    }
+  }
+  const Below below;
+  return at::chunk(self, chunks, dim);
+}
+
 // Frames of a signal, and their transforms.
 at::Tensor stft(const at::Tensor& self, int64_t n_fft, std::optional<int64_t> hop_length,
                 std::optional<int64_t> win_length, const std::optional<at::Tensor>& window, bool normalized,
@@ -208,6 +257,41 @@ at::Tensor stft(const at::Tensor& self, int64_t n_fft, std::optional<int64_t> ho
   out = out.transpose(1, 2);
   if (self.dim() == 1) out = out.squeeze(0);
   return *return_complex ? out : at::view_as_real(out);
+}
+
+// The signal whose frames they are: a sum of frames where they overlap, by the sum of the windows' squares there.
+at::Tensor istft(const at::Tensor& self, int64_t n_fft, std::optional<int64_t> hop_length,
+                 std::optional<int64_t> win_length, const std::optional<at::Tensor>& window, bool center,
+                 bool normalized, std::optional<bool> onesided, std::optional<int64_t> length, bool return_complex) {
+  const int64_t hop = hop_length.value_or(n_fft / 4), width = win_length.value_or(n_fft);
+  const bool has_window = window && window->defined();
+  const bool taken = any_symbolic(self) && (self.dim() == 2 || self.dim() == 3) && self.is_complex() &&
+                     !return_complex && !length && onesided.value_or(true) && n_fft > 0 && hop > 0 && hop <= width &&
+                     width > 0 && width <= n_fft &&
+                     (!has_window || (window->dim() == 1 && !window->is_complex() && !is_symbolic(*window) &&
+                                      window->sym_size(0) == width &&
+                                      window->scalar_type() == c10::toRealValueType(self.scalar_type()))) &&
+                     self.sym_size(-2) == n_fft / 2 + 1 && self.sym_size(-1) > 1 && self.sym_numel() > 0;
+  if (!taken) {
+    const Below below;
+    return at::istft(self, n_fft, hop_length, win_length, window, center, normalized, onesided, length, return_complex);
+  }
+  const auto real = at::TensorOptions(self.device()).dtype(c10::toRealValueType(self.scalar_type()));
+  at::Tensor weights = has_window ? *window : at::ones({width}, real);
+  const int64_t left = (n_fft - width) / 2;
+  if (width < n_fft) weights = at::constant_pad_nd(weights, {left, n_fft - width - left}, 0);
+  const at::Tensor spectra = (self.dim() == 2 ? self.unsqueeze(0) : self).transpose(1, 2);
+  constexpr int64_t kByRoot = 1, kByCount = 2;
+  const at::Tensor frames = at::_fft_c2r(spectra, 2, normalized ? kByRoot : kByCount, n_fft) * weights;
+  const c10::SymInt count = self.sym_size(-1), whole = (count - 1) * hop + n_fft, margin = center ? n_fft / 2 : 0;
+  const auto overlapped = [&](const at::Tensor& parts) {
+    const at::Tensor sum = at::unfold_backward_symint(parts, {parts.sym_size(0), whole}, 1, n_fft, hop);
+    return at::slice_symint(sum, 1, margin, whole - margin);
+  };
+  const at::Tensor sums = overlapped(weights.square().expand_symint({1, count, n_fft}));
+  at::_assert_async(sums.abs().amin() > 1e-11);
+  const at::Tensor out = overlapped(frames) / sums;
+  return self.dim() == 2 ? out.squeeze(0) : out;
 }
 
 // ------------------------------------------------------------------------------------------------------- matrices
@@ -258,6 +342,9 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   own<at::_ops::pad_sequence, pad_sequence>(m, "pad_sequence");
   own<at::_ops::lstm_input, lstm>(m, "lstm.input");
   own<at::_ops::stft, stft>(m, "stft");
+  own<at::_ops::istft, istft>(m, "istft");
+  own<at::_ops::tensor_split_sections, split_in_sections>(m, "tensor_split.sections");
+  own<at::_ops::chunk, chunk>(m, "chunk");
   own<at::_ops::diagonal_copy, diagonal_copy>(m, "diagonal_copy");
   own<at::_ops::cov, cov>(m, "cov");
   own<at::_ops::_new_zeros_with_same_feature_meta, new_zeros_alike>(m, "_new_zeros_with_same_feature_meta");

@@ -90,6 +90,8 @@ class Session {
   // Whether sizes may follow from data (nonzero, masks, numbers in tensors): symbols without a number. False: whoever
   // needs data declines.
   bool data_sizes = false;
+  // Whether operators of ours may stand for what others take apart: the graph becomes a plan.
+  bool own_operators = false;
   // The number in a tensor of one whole number, as a size; nullopt: of another tensor, or known as it is.
   virtual std::optional<sym::Expr> size_of_data(PyObject* tensor) = 0;
   // What was asked of the sizes that are symbols.

@@ -122,10 +122,10 @@ def test_explain_names_what_takes_a_size_as_a_number() -> None:
 
 
 def test_what_is_foreseen_is_no_internal_error() -> None:
-    """Sequences are packed by lengths that are data."""
+    """Sequences of 16-bit numbers are packed by lengths that are data."""
     packed = torch.nn.utils.rnn.pack_padded_sequence
     report = flashover.explain(lambda x, n: packed(x, n, batch_first=True).data)(
-        torch.randn(3, 7, 4), torch.tensor([7, 5, 2])
+        torch.randn(3, 7, 4, dtype=torch.bfloat16), torch.tensor([7, 5, 2])
     )
     reasons = [b["reason"] for b in report.breaks]
     assert reasons and not any("internal error" in r for r in reasons), reasons

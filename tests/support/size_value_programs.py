@@ -459,6 +459,15 @@ def tensor_split_two(x: T) -> T:
     return a.sum(0) * b.sum(0)
 
 
+def tensor_split_three(x: T) -> T:
+    a, b, c = torch.tensor_split(x, 3)
+    return a.sum(0) * b.sum(0) - c.sum(0)
+
+
+def chunk_three(x: T) -> T:
+    return torch.cat([part * (i + 1) for i, part in enumerate(x.chunk(3))])
+
+
 def pad_to_multiple(x: T) -> T:
     return F.pad(x, (0, 0, 0, -x.shape[0] % 8)) * 2
 
@@ -790,6 +799,7 @@ _TAKES: dict[Inputs, tuple[Callable[..., Any], ...]] = {
     LONGER: (
         set_middle,
         *(rounded_half, rounded, ceiled, arange_step, split_half, chunk_three_of_odd, tensor_split_two),
+        *(tensor_split_three, chunk_three),
         *(topk_half, off_diagonal, unfold, as_strided_windows, narrowed, every_other, strided_both),
         *(window_of_cache, window_of_keys, pad_and_window, causal_window),
     ),
@@ -812,6 +822,8 @@ WAYS = {
     "triu_indices_of_size": 2,
     "unfold_size": 2,
     "tensor_split_two": 2,
+    "tensor_split_three": 2,
+    "chunk_three": 2,
 }
 # What is still compiled for each size (docs/limits.md).
 ONCE_A_SIZE = {

@@ -123,6 +123,13 @@ def spectrum(x: T) -> T:
     )
 
 
+def signal(x: T) -> tuple[T, T]:
+    window = torch.hann_window(24, dtype=x.dtype)
+    spectra = torch.stft(F.pad(x, (0, 64)), 32, 8, 24, window, return_complex=True)
+    of_one = torch.stft(F.pad(x[0], (0, 64)), 32, 8, normalized=True, return_complex=True)
+    return torch.istft(spectra * 0.5, 32, 8, 24, window), torch.istft(of_one, 32, 8, normalized=True)
+
+
 def solved(x: T) -> tuple[T, T]:
     m = x[:, :1] * x[:, :1].t() + torch.eye(x.shape[0], dtype=x.dtype) * 3
     return torch.linalg.solve(m, x), torch.linalg.cholesky(m) @ x
@@ -163,7 +170,7 @@ _TAKES: dict[Inputs, tuple[Callable[..., Any], ...]] = {
     LONGER: (half_windows, hops),
     IMAGES: (global_average, global_maximum, average_of_columns),
     TEXT: (maximum_over_time, scaled_attention, Recurrent()),
-    WAVES: (spectrum,),
+    WAVES: (spectrum, signal),
     TWO: (padded,),
 }
 PROGRAMS = {getattr(f, "__name__", type(f).__name__): (f, make) for make, takes in _TAKES.items() for f in takes}

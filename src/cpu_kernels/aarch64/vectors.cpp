@@ -36,6 +36,7 @@ inline Vec load_part(const float* p, const Mask& mask) {
 
 #include "cpu_kernels/depthwise_kernel.h"
 #include "cpu_kernels/panels_kernel.h"
+#include "cpu_kernels/recurrent_kernel.h"
 // Last: it takes their addresses.
 #include "cpu_kernels/vector_table.h"
 

@@ -25,6 +25,7 @@ inline Vec load_part(const float* p, Mask mask) { return _mm512_maskz_loadu_ps(m
 
 #include "cpu_kernels/depthwise_kernel.h"
 #include "cpu_kernels/panels_kernel.h"
+#include "cpu_kernels/recurrent_kernel.h"
 // Last: it takes their addresses.
 #include "cpu_kernels/vector_table.h"
 

@@ -98,6 +98,49 @@ bool is_subscript_of_sizes(Numbers& numbers, PyObject* key) {
   return numbers.all_sizes(key);
 }
 
+// x[:t]: a slice asks tensors in it for their numbers, which are sizes here where they follow from data. A key without such
+// tensors is null.
+class SliceNumbers {
+ public:
+  SliceNumbers(Numbers& numbers, const trace::Session& session) : numbers_(numbers), session_(session) {}
+
+  Ref of(PyObject* key) const {
+    if (PySlice_Check(key)) return of_slice(key);
+    if (!PyTuple_CheckExact(key)) return {};
+    Ref out;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) {
+      Ref item = PySlice_Check(PyTuple_GET_ITEM(key, i)) ? of_slice(PyTuple_GET_ITEM(key, i)) : Ref();
+      if (!item) continue;
+      if (!out) {
+        out = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(key)));
+        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(key); ++j)
+          PyTuple_SET_ITEM(out.get(), j, Py_NewRef(PyTuple_GET_ITEM(key, j)));
+      }
+      Py_DECREF(PyTuple_GET_ITEM(out.get(), i));
+      PyTuple_SET_ITEM(out.get(), i, item.release());
+    }
+    return out;
+  }
+
+ private:
+  Ref of_slice(PyObject* slice) const {
+    auto* s = reinterpret_cast<PySliceObject*>(slice);
+    const Ref start = number(s->start), stop = number(s->stop), step = number(s->step);
+    if (!start && !stop && !step) return {};
+    const auto part = [](const Ref& made, PyObject* given) { return made ? made.get() : given; };
+    return Ref::steal(PySlice_New(part(start, s->start), part(stop, s->stop), part(step, s->step)));
+  }
+  Ref number(PyObject* part) const {
+    if (!is_tensor(part) || !session_.is_trace_tensor(part)) return {};
+    Ref known = Ref::steal(numbers_.item(part));
+    if (known && PyLong_CheckExact(known.get())) return known;
+    return Ref::steal(numbers_.of_data(part));
+  }
+
+  Numbers& numbers_;
+  const trace::Session& session_;
+};
+
 // A method in Python gets the key as it is.
 bool is_subscript_by_method(PyTypeObject* t) {
   static PyObject* const name = PyUnicode_InternFromString("__getitem__");
@@ -106,6 +149,11 @@ bool is_subscript_by_method(PyTypeObject* t) {
 }
 
 }  // namespace
+
+Ref Interpreter::key_with_numbers(PyObject* o, PyObject* key) {
+  if (session == nullptr || recorder.varying_numbers == nullptr || !is_tensor(o)) return {};
+  return SliceNumbers(recorder.numbers, *session).of(key);
+}
 
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
@@ -120,6 +168,8 @@ PyObject* Interpreter::subscript_by_kind(PyObject* o, PyObject* key) {
     throw Declined("a tensor is indexed by an array of numpy");
   o = behind_proxy(recorder, o);
   PyTypeObject* t = Py_TYPE(o);
+  const Ref with_numbers = key_with_numbers(o, key);
+  if (with_numbers) key = with_numbers.get();
   if (recorder.numbers.any()) {
     if (is_tensor(o) && recorder.numbers.holds(key) && recorder.numbers.all_sizes(key)) {
       recorder.specials(t);
@@ -209,6 +259,8 @@ int Interpreter::set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* val
   }
   recorder.not_opaque(o);
   if (is_array(o)) throw Declined("an array of numpy is written");  // one made here may share another one's memory
+  const Ref with_numbers = value != nullptr ? key_with_numbers(o, key) : Ref();
+  if (with_numbers) key = with_numbers.get();
   if (recorder.numbers.any()) {
     if (value != nullptr && is_tensor(o) && recorder.numbers.holds(key) && recorder.numbers.all_sizes(key)) {
       recorder.numbers.read_deep(value);

@@ -152,6 +152,7 @@ class Interpreter {
   PyObject* call_by_kind(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_spread(PyObject* f, PyObject* tuple, PyObject* dict);
   PyObject* subscript(PyObject* o, PyObject* key);
+  Ref key_with_numbers(PyObject* tensor, PyObject* key);  // in the place of tensors in its slices; null: there are none
   PyObject* subscript_by_kind(PyObject* o, PyObject* key);
   int set_subscript(PyObject* o, PyObject* key, PyObject* value);  // null value: delete
   int set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* value);
@@ -258,6 +259,7 @@ class Interpreter {
   void read_logging_functions();
   bool call_logged(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);  // false: not one of these
   const std::string* path_of_module(PyObject* module);
+  bool steps_are_operators(PyObject* data);
   PyObject* constant_batch_sizes(const char* name, PyObject* const* args, size_t nargs);  // null: another function
   void note_break();
   PyObject* call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames);
