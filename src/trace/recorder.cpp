@@ -26,6 +26,7 @@
 #include "base/check.h"
 #include "compat/names.h"
 #include "eager/eval.h"
+#include "ops/cannot_cast.h"
 #include "ops/last_element.h"
 #include "ops/names.h"
 #include "sym/found.h"
@@ -739,6 +740,9 @@ bool Recorder::apply_rule(const OpFacts& facts, const ops::InferContext& context
   if (!rule) return false;
   try {
     if (!ops::infer(rule, context, outs)) return false;
+  } catch (const ops::CannotCast& e) {
+    TORCH_CHECK(false, "result type ", aten::to_aten(e.from), " can't be cast to the desired output type ",
+                aten::to_aten(e.to));
   } catch (const UserError&) {
     return false;  // ATen words the error
   } catch (const InternalError&) {

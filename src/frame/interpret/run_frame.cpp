@@ -88,6 +88,7 @@ void Interpreter::take_up(const CaptureRequest& start, _PyInterpreterFrame* fram
 
 namespace {
 
+// Torch words its errors (of an overload that does not take the arguments, say) with the operands in them.
 bool is_repr_of_tensors(PyCodeObject* code) {
   static const Ref its = [] {
     PyObject* tensor = of_module("torch", "Tensor");
@@ -113,8 +114,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (code == nullptr) throw Declined("out of memory");
     if (code->coroutine) throw Declined("a coroutine");
     if (is_code_of_arrays(code_of(frame))) {
-      const int args = code_of(frame)->co_nlocalsplus;
-      for (int i = 0; i < args; ++i)
+      for (int i = 0; i < code_of(frame)->co_nlocalsplus; ++i)
         if (frame->localsplus[i] != nullptr) look_around_arrays(frame->localsplus[i]);
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
@@ -122,7 +122,6 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (result == nullptr && session != nullptr && session->declined()) abort(session->decline_reason());
       return result;
     }
-    // Torch words its errors (of an overload that does not take these arguments, say) with the operands in them.
     if (items_as_symbols && is_repr_of_tensors(code_of(frame)))
       return replaced(tstate, frame, PyUnicode_FromString("a tensor"));
     if (mark_of(function_of(frame)) == Mark::kDisallow)
@@ -183,8 +182,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
           recorder.numbers.read_deep(local);
           recorder.whole(local);
         }
-      const int rest = library == LibraryCode::kOperator ? 2 : 0;  // *args, **kwargs
-      for (int i = args; i < args + rest; ++i)
+      for (int i = args; i < args + (library == LibraryCode::kOperator ? 2 : 0); ++i)  // *args, **kwargs
         if (frame->localsplus[i] != nullptr) recorder.numbers.read_deep(frame->localsplus[i]);
       // A registered operator's backward may turn out not to be traceable.
       static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");

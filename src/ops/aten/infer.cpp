@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ops/args.h"
+#include "ops/cannot_cast.h"
 #include "sym/environment.h"
 
 namespace flashover::ops::aten {
@@ -546,7 +547,8 @@ Row& Table::add(std::string_view name, OpKind kind, InferRule infer) {
 bool infer_inplace(const InferContext& in, Types& outs, InferRule functional) {
   const TensorType* self = tensor(in, 0);
   if (!self || !functional(in, outs) || outs.size() != 1) return false;
-  if (!same_sizes(outs[0].sizes, self->sizes) || !can_cast(outs[0].dtype, self->dtype)) return false;
+  if (!same_sizes(outs[0].sizes, self->sizes)) return false;
+  if (!can_cast(outs[0].dtype, self->dtype)) throw CannotCast(outs[0].dtype, self->dtype);
   return one(outs, *self);
 }
 
@@ -556,7 +558,8 @@ bool infer_out(const InferContext& in, Types& outs, InferRule functional) {
   InferContext inner = in;
   inner.args = in.args.first(in.args.size() - 1);
   if (!out || !functional(inner, outs) || outs.size() != 1) return false;
-  if (!same_sizes(outs[0].sizes, out->sizes) || !can_cast(outs[0].dtype, out->dtype)) return false;
+  if (!same_sizes(outs[0].sizes, out->sizes)) return false;
+  if (!can_cast(outs[0].dtype, out->dtype)) throw CannotCast(outs[0].dtype, out->dtype);
   return one(outs, *out);
 }
 
