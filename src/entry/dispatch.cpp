@@ -165,8 +165,6 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
     return call_original(c, EagerCause::kRequested, std::string("the stance is ") + name_of(stance), args, nargsf,
                          kwnames);
   const auto slots = static_cast<size_t>(s.signature.slots);
-  if (is_uninitialized(bound, slots))
-    return call_original(c, EagerCause::kRequested, "the call initializes lazy modules", args, nargsf, kwnames);
   // What follows asks Python code whose errors count for nothing, so signals wait until it is done.
   std::optional<frame::HeldSignals> held(std::in_place);
   look_up_limit(s);
@@ -179,6 +177,10 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   if (s.over_limit && full && !last && !fails) {
     held.reset();
     return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
+  }
+  if (is_uninitialized(bound, slots)) {
+    held.reset();
+    return call_original(c, EagerCause::kRequested, "the call initializes lazy modules", args, nargsf, kwnames);
   }
   Recompile why = why_recompile(same, bound.slots(), s.settings);
   const std::string failed = why.last();
