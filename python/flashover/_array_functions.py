@@ -24,6 +24,7 @@ from flashover._arrays import (
     _of,
     _operand,
     _result,
+    _shadow,
     _stop,
     _tensor,
     _try,
@@ -34,17 +35,9 @@ def _arrays_of(kinds: str, *operands: Any) -> list[Array]:
     """Operands that are arrays of such numbers, no scalars."""
     found = [_operand(o) for o in operands]
     for a in found:
-        if (
-            not _is_array(a)
-            or isinstance(a._flashover_shadow, np.generic)
-            or a._flashover_shadow.dtype.kind not in kinds
-        ):
+        if not _is_array(a) or isinstance(_shadow(a), np.generic) or _shadow(a).dtype.kind not in kinds:
             _stop("an operand that is no array of such numbers")
     return found
-
-
-def _shadow(a: Array) -> Any:
-    return a._flashover_shadow
 
 
 def _int(value: Any, what: str) -> int:
@@ -136,7 +129,10 @@ def _convolve(a: torch.Tensor, v: torch.Tensor, mode: str = "full") -> torch.Ten
         _stop("such a mode of numpy.convolve")
     if len(v) > len(a):
         a, v = v, a
-    whole = torch.nn.functional.conv1d(a[None, None], v.flip(0)[None, None], padding=len(v) - 1)[0, 0]
+    # (Not conv1d, which pads with zeros: times an infinite number they are NaN.)
+    at = torch.arange(len(a) + len(v) - 1)[:, None] - torch.arange(len(v))
+    terms = a[at.clamp(0, len(a) - 1)] * v
+    whole = torch.where((at >= 0) & (at < len(a)), terms, 0).sum(1)
     n = {"full": len(whole), "valid": len(a) - len(v) + 1, "same": len(a)}[mode]
     first = (len(whole) - n) // 2
     return whole[first : first + n]
@@ -186,17 +182,22 @@ _elsewhere(np.fft.ifftshift, lambda t, axes=None: torch.fft.ifftshift(t, axes))
 
 
 def _between(ordered: torch.Tensor, q: float, dim: int) -> torch.Tensor:
-    """The q-quantile along a sorted dim, between two elements as numpy's "linear" has it; NaN where there is one."""
+    """The q-quantile along a sorted dim, between two elements as numpy's "linear" has it."""
     n = ordered.shape[dim]
     place = q * (n - 1)
     low = min(int(place), n - 1)
     part = place - low
-    a, b = ordered.select(dim, low), ordered.select(dim, min(low + 1, n - 1))
-    value = a + (b - a) * part if part < 0.5 else b - (b - a) * (1 - part)
+    a = ordered.select(dim, low)
     if part == 0:  # (infinite elements have no difference)
-        value = a
-    last = ordered.select(dim, n - 1)
-    return torch.where(torch.isnan(last), last, value)
+        return a
+    b = ordered.select(dim, min(low + 1, n - 1))
+    return a + (b - a) * part if part < 0.5 else b - (b - a) * (1 - part)
+
+
+def _middle(ordered: torch.Tensor, dim: int) -> torch.Tensor:
+    n = ordered.shape[dim]
+    low, high = ordered.select(dim, (n - 1) // 2), ordered.select(dim, n // 2)
+    return low if n % 2 else (low + high) / 2
 
 
 def _ordered(a: Array, axis: Any, keepdims: Any) -> tuple[torch.Tensor, int]:
@@ -219,13 +220,9 @@ def _statistic(f: Callable[..., Any], parts: int) -> None:
             _stop(f"such a numpy.{f.__name__}")
         shadow = _by_numpy(f, _shadow(a), *q, axis=axis, keepdims=keepdims)
         ordered, dim = _ordered(a, axis, keepdims)
-        if parts:
-            value = _between(ordered, q[0] / parts, dim)
-        else:
-            n = ordered.shape[dim]
-            low, high = ordered.select(dim, (n - 1) // 2), ordered.select(dim, n // 2)
-            last = ordered.select(dim, n - 1)
-            value = torch.where(torch.isnan(last), last, low if n % 2 else (low + high) / 2)
+        value = _between(ordered, q[0] / parts, dim) if parts else _middle(ordered, dim)
+        last = ordered.select(dim, ordered.shape[dim] - 1)
+        value = torch.where(torch.isnan(last), last, value)
         return _result(value.reshape(shadow.shape).to(_dtype(shadow.dtype)), shadow, (a,))
 
     _of(f)(statistic)
@@ -252,7 +249,7 @@ def _argsort(a: Any, axis: Any = -1, kind: Any = None, **kwargs: Any) -> Any:
 
 def _indices(o: Any) -> Array:
     a = _operand(o)
-    if not _is_array(a) or a._flashover_shadow.dtype.kind not in "iu":
+    if not _is_array(a) or _shadow(a).dtype.kind not in "iu":
         _stop("indices that are no whole numbers")
     return a
 

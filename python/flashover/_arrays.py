@@ -10,7 +10,6 @@ compares.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -600,6 +599,10 @@ def _define_operators() -> None:
 
         return method
 
+    # (No functools.partialmethod: its own code would be looked at, and make the Array a part of what is known.)
+    def unary(f: np.ufunc) -> Callable[[Array], Any]:
+        return lambda self: _ufunc(f, (self,), {})
+
     for name, f in _BINARY.items():
         setattr(Array, f"__{name}__", binary(f, False, name == "pow"))
         setattr(Array, f"__r{name}__", binary(f, True, name == "pow"))
@@ -607,7 +610,7 @@ def _define_operators() -> None:
     for name, f in _COMPARE.items():
         setattr(Array, f"__{name}__", binary(f, False, False))
     for name, f in _UNARY.items():
-        setattr(Array, f"__{name}__", functools.partialmethod(lambda self, f: _ufunc(f, (self,), {}), f))
+        setattr(Array, f"__{name}__", unary(f))
     Array.__hash__ = None
 
     def stops(name: str) -> Callable[..., NoReturn]:
@@ -1051,8 +1054,11 @@ def _round(a: Any, decimals: Any = 0, **kwargs: Any) -> Any:
     t, scale = a._flashover_tensor, 10.0 ** abs(decimals)
     if decimals and a._flashover_shadow.dtype == np.float16:
         _stop("numpy.round to decimals in float16")
-    rounded = torch.round(t * scale) / scale if decimals > 0 else torch.round(t / scale) * scale
-    return _result(rounded if decimals else torch.round(t), np.round(a._flashover_shadow, decimals), (a,))
+    if decimals == 0:
+        rounded = torch.round(t)
+    else:
+        rounded = torch.round(t * scale) / scale if decimals > 0 else torch.round(t / scale) * scale
+    return _result(rounded, np.round(a._flashover_shadow, decimals), (a,))
 
 
 @_of(np.linalg.norm)

@@ -176,6 +176,15 @@ int32_t Reconstructor::make(PyObject* o) {
     kept_.push_back(Ref::steal(PySequence_List(o)));
     return registers_[o] = step(Kind::kReduced, reinterpret_cast<PyObject*>(Py_TYPE(o)), {make(kept_.back().get())}, 1);
   }
+  if (is_atom(o)) return registers_[o] = step(Kind::kConstant, o);
+  SourceId id = in_.recorder.source_of(o);
+  if (id != kNoSource) {
+    const guards::Source& s = in_.recorder.source(id);
+    // (A module is not kept for what was compiled for it.)
+    if (s.kind == SourceKind::kConstantObject || (is_pinned_kind(o) && in_.recorder.pinned(id) && !is_module(o)))
+      return registers_[o] = step(Kind::kConstant, o);
+    return registers_[o] = step(Kind::kSource, nullptr, {}, require(id));
+  }
   if (is_made_array(o)) {
     if (PyObject* origin = origin_of_array(o)) return registers_[o] = make(origin);
     const Ref parts = hand_out_array(o);
@@ -185,15 +194,6 @@ int32_t Reconstructor::make(PyObject* o) {
       throw Declined(in_.session->declined() ? in_.session->decline_reason() : "an array of numpy in the result");
     }
     return make_of_parts(o, parts.get());
-  }
-  if (is_atom(o)) return registers_[o] = step(Kind::kConstant, o);
-  SourceId id = in_.recorder.source_of(o);
-  if (id != kNoSource) {
-    const guards::Source& s = in_.recorder.source(id);
-    // (A module is not kept for what was compiled for it.)
-    if (s.kind == SourceKind::kConstantObject || (is_pinned_kind(o) && in_.recorder.pinned(id) && !is_module(o)))
-      return registers_[o] = step(Kind::kConstant, o);
-    return registers_[o] = step(Kind::kSource, nullptr, {}, require(id));
   }
   if (is_tensor(o) && is_wrapper_type(Py_TYPE(o))) return make_wrapper(o);
   if (is_tensor(o)) {

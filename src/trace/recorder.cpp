@@ -26,7 +26,6 @@
 #include "base/check.h"
 #include "compat/names.h"
 #include "eager/eval.h"
-#include "ops/cannot_cast.h"
 #include "ops/last_element.h"
 #include "ops/names.h"
 #include "sym/found.h"
@@ -732,7 +731,33 @@ bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::
   const sym::AskScope ask(sizes_->empty() ? nullptr : sizes_.get());
   ops::InferContext context{args, type_of_value, &graph_, aten::from_aten(c10::get_default_dtype_as_scalartype())};
   if (facts.schema.any_written && overlaps(facts)) return false;
-  return apply_rule(facts, context, outs);
+  if (apply_rule(facts, context, outs)) return true;
+  check_fits(facts, context);
+  return false;
+}
+
+// ATen refuses to write what the tensor's dtype does not hold, in place and with out=; not all of its meta kernels do.
+void Recorder::check_fits(const OpFacts& facts, const ops::InferContext& context) {
+  const ops::OpRow* twin = facts.op->functional;
+  if (facts.written_arg < 0 || !twin || !twin->infer) return;
+  const auto target = static_cast<size_t>(facts.written_arg);
+  ops::InferContext given = context;
+  if (facts.op->drops_mutated) {  // out= comes last
+    if (target + 1 != context.args.size()) return;
+    given.args = context.args.first(target);
+  }
+  std::vector<TensorType> outs;
+  try {
+    if (!context.has_tensor(target) || !ops::infer(twin->infer, given, outs) || outs.size() != 1) return;
+  } catch (const UserError&) {
+    return;
+  } catch (const InternalError&) {  // as in apply_rule()
+    return;
+  }
+  const TensorType& written = context.type(target);
+  const c10::ScalarType from = aten::to_aten(outs[0].dtype), to = aten::to_aten(written.dtype);
+  TORCH_CHECK(!same_sizes(outs[0].sizes, written.sizes) || c10::canCast(from, to), "result type ", from,
+              " can't be cast to the desired output type ", to);
 }
 
 bool Recorder::apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs) {
@@ -740,9 +765,6 @@ bool Recorder::apply_rule(const OpFacts& facts, const ops::InferContext& context
   if (!rule) return false;
   try {
     if (!ops::infer(rule, context, outs)) return false;
-  } catch (const ops::CannotCast& e) {
-    TORCH_CHECK(false, "result type ", aten::to_aten(e.from), " can't be cast to the desired output type ",
-                aten::to_aten(e.to));
   } catch (const UserError&) {
     return false;  // ATen words the error
   } catch (const InternalError&) {

@@ -168,6 +168,7 @@ class Recorder final : public Session {
   std::optional<int64_t> first_difference(const std::vector<std::pair<sym::Expr, sym::Expr>>& small) const;
   // What the rule of the operator says, and the types of what it writes.
   static bool apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs);
+  static void check_fits(const OpFacts& facts, const ops::InferContext& context);  // raises as ATen does
   friend class SmallReplay;
   bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;
   void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);

@@ -36,8 +36,6 @@ class Checker:
             plain = encoded(func, args, kwargs) if known and name.startswith("aten.") else None
             rule = None if plain is None else _C.infer(name, plain)
         except Exception as e:  # samples that raise are skipped by the caller: keep our own failures
-            if "does not fit the written tensor's dtype" in str(e):
-                func(*args, **kwargs)  # raises, as the rule says
             self.wrong.append(f"{name}: {type(e).__name__}: {e}")
             rule = None
         result = func(*args, **kwargs)

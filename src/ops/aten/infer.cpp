@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "ops/args.h"
-#include "ops/cannot_cast.h"
 #include "sym/environment.h"
 
 namespace flashover::ops::aten {
@@ -547,8 +546,7 @@ Row& Table::add(std::string_view name, OpKind kind, InferRule infer) {
 bool infer_inplace(const InferContext& in, Types& outs, InferRule functional) {
   const TensorType* self = tensor(in, 0);
   if (!self || !functional(in, outs) || outs.size() != 1) return false;
-  if (!same_sizes(outs[0].sizes, self->sizes)) return false;
-  if (!can_cast(outs[0].dtype, self->dtype)) throw CannotCast(outs[0].dtype, self->dtype);
+  if (!same_sizes(outs[0].sizes, self->sizes) || !can_cast(outs[0].dtype, self->dtype)) return false;
   return one(outs, *self);
 }
 
@@ -558,8 +556,7 @@ bool infer_out(const InferContext& in, Types& outs, InferRule functional) {
   InferContext inner = in;
   inner.args = in.args.first(in.args.size() - 1);
   if (!out || !functional(inner, outs) || outs.size() != 1) return false;
-  if (!same_sizes(outs[0].sizes, out->sizes)) return false;
-  if (!can_cast(outs[0].dtype, out->dtype)) throw CannotCast(outs[0].dtype, out->dtype);
+  if (!same_sizes(outs[0].sizes, out->sizes) || !can_cast(outs[0].dtype, out->dtype)) return false;
   return one(outs, *out);
 }
 
