@@ -21,8 +21,8 @@ namespace {
 
 using Maybe = std::optional<at::Tensor>;
 
-int64_t gates_of(RecurrentMode mode) { return mode == RecurrentMode::kGru ? 3 : mode == RecurrentMode::kLstm ? 4 : 1; }
-int64_t kept_of(RecurrentMode mode) { return mode == RecurrentMode::kGru ? 4 : mode == RecurrentMode::kLstm ? 5 : 0; }
+using ops::gates_of;
+using ops::kept_of;
 
 // Which rows are whose.
 class Steps {
@@ -165,7 +165,6 @@ T* write(at::Tensor& t) {
 at::Tensor rows_of(const at::Tensor& t, int64_t first, int64_t rows) { return t.narrow(0, first, rows); }
 
 at::Tensor make(at::IntArrayRef sizes, const at::Tensor& like) { return at::empty(sizes, like.options()); }
-at::Tensor laid_dense(const at::Tensor& t) { return t.contiguous(); }
 
 void check_layer(const at::Tensor& gates, const at::Tensor& h0, const Maybe& c0, const at::Tensor& w_hh,
                  RecurrentMode mode) {
@@ -260,8 +259,8 @@ Layer rnn_steps(const at::Tensor& gates, const at::Tensor& h0, const Maybe& c0, 
   const auto of = static_cast<RecurrentMode>(mode);
   check_layer(gates, h0, c0, w_hh, of);
   const Steps steps(gates, h0, batch_sizes, reverse);
-  const at::Tensor bias = b_hh ? laid_dense(*b_hh) : at::zeros({w_hh.size(0)}, w_hh.options());
-  return (gates.scalar_type() == at::kFloat ? run_layer<float> : run_layer<double>)(laid_dense(gates), h0, c0, w_hh,
+  const at::Tensor bias = b_hh ? b_hh->contiguous() : at::zeros({w_hh.size(0)}, w_hh.options());
+  return (gates.scalar_type() == at::kFloat ? run_layer<float> : run_layer<double>)(gates.contiguous(), h0, c0, w_hh,
                                                                                     bias, steps, of, keeps);
 }
 
@@ -326,13 +325,12 @@ Gradients rnn_steps_backward(const Maybe& grad_y, const Maybe& grad_h, const May
                              const at::Tensor& h0, const Maybe& c0, const at::Tensor& w_hh, const Maybe& batch_sizes,
                              const at::Tensor& kept, int64_t mode, bool reverse) {
   const Steps steps(y, h0, batch_sizes, reverse);
-  const auto dense = [](const Maybe& t) { return t ? Maybe(laid_dense(*t)) : Maybe(); };
+  const auto dense = [](const Maybe& t) { return t ? Maybe(t->contiguous()) : Maybe(); };
   const at::Tensor last = grad_h ? *grad_h : at::zeros(h0.sizes(), h0.options());
-  auto out = (y.scalar_type() == at::kFloat ? run_backward<float>
-                                            : run_backward<double>)(dense(grad_y), last, grad_c, laid_dense(y),
-                                                                    laid_dense(h0), dense(c0), w_hh, laid_dense(kept),
-                                                                    steps, static_cast<RecurrentMode>(mode));
-  return out;
+  return (y.scalar_type() == at::kFloat ? run_backward<float>
+                                        : run_backward<double>)(dense(grad_y), last, grad_c, y.contiguous(),
+                                                                h0.contiguous(), dense(c0), w_hh, kept.contiguous(),
+                                                                steps, static_cast<RecurrentMode>(mode));
 }
 
 }  // namespace

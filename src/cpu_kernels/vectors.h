@@ -5,13 +5,14 @@
 #include <cstdint>
 
 #include "cpu_kernels/linear.h"
+#include "ops/recurrent_mode.h"
 
 namespace flashover::cpu {
 
 constexpr int64_t kPanel = 16;  // columns or channels that lie side by side in packed weights
 
 // One sequence's step of a recurrent layer (recurrent.h). Gates lie side by side, `size` numbers each.
-enum class RecurrentMode : uint8_t { kRelu, kTanh, kLstm, kGru };
+using ops::RecurrentMode;
 constexpr int kRecurrentModes = 4;
 struct RecurrentStep {
   const float *input, *hidden;  // what the gates get of the input, and of the state before

@@ -8,13 +8,17 @@
 #include "ops/args.h"
 #include "ops/aten/infer.h"
 #include "ops/ops.h"
+#include "ops/recurrent_mode.h"
 
 namespace flashover::ops {
 namespace {
 
 using aten::fresh;
 
-constexpr int64_t kLstm = 2, kGru = 3;
+std::optional<RecurrentMode> mode_of(const Arg& given) {
+  const auto mode = aten::integer(given);
+  return mode ? std::optional(static_cast<RecurrentMode>(*mode)) : std::nullopt;
+}
 
 // Gates in place of what is as wide as a state.
 Sizes with_last(Sizes sizes, sym::Expr last) {
@@ -24,27 +28,27 @@ Sizes with_last(Sizes sizes, sym::Expr last) {
 
 bool steps(const InferContext& in, std::vector<TensorType>& outs) {
   const TensorType &gates = in.type(size_t{0}), &h0 = in.type(size_t{1});
-  const auto mode = aten::integer(in.args[6]);
+  const auto mode = mode_of(in.args[6]);
   if (gates.rank() < 2 || h0.rank() != 2 || !mode || gates.dtype != h0.dtype) return false;
   const sym::Expr size = h0.sizes[1];
-  const int64_t kept = *mode == kGru ? 4 : *mode == kLstm ? 5 : 0;
+  const int64_t kept = kept_of(*mode);
   const TensorType none = fresh(h0, h0.dtype, {0}), state = fresh(h0, h0.dtype, h0.sizes);
-  outs = {fresh(h0, h0.dtype, with_last(gates.sizes, size)), state, *mode == kLstm ? state : none,
+  outs = {fresh(h0, h0.dtype, with_last(gates.sizes, size)), state, *mode == RecurrentMode::kLstm ? state : none,
           aten::flag(in.args[8]) && kept > 0 ? fresh(h0, h0.dtype, with_last(gates.sizes, kept * size)) : none};
   return true;
 }
 
 bool steps_backward(const InferContext& in, std::vector<TensorType>& outs) {
   const TensorType &y = in.type(size_t{3}), &h0 = in.type(size_t{4}), &w_hh = in.type(size_t{6});
-  const auto mode = aten::integer(in.args[9]);
+  const auto mode = mode_of(in.args[9]);
   if (y.rank() < 2 || h0.rank() != 2 || w_hh.rank() != 2 || !mode) return false;
   const sym::Expr width = w_hh.sizes[0], size = h0.sizes[1];
   sym::Expr all = 1;
   for (size_t d = 0; d + 1 < y.rank(); ++d) all *= y.sizes[d];
   const TensorType none = fresh(h0, h0.dtype, {0}), state = fresh(h0, h0.dtype, h0.sizes);
   const auto rows = [&](sym::Expr count, sym::Expr width) { return fresh(h0, h0.dtype, {count, width}); };
-  outs = {rows(all, width), rows(*mode == kGru ? all : sym::Expr(0), width), rows(all, size), state,
-          *mode == kLstm ? state : none};
+  outs = {rows(all, width), rows(*mode == RecurrentMode::kGru ? all : sym::Expr(0), width), rows(all, size), state,
+          *mode == RecurrentMode::kLstm ? state : none};
   return true;
 }
 

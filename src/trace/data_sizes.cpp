@@ -178,8 +178,11 @@ std::optional<sym::Expr> Recorder::size_of_data(PyObject* object) {
   const bool one = std::ranges::all_of(type.sizes, [](sym::Expr e) { return e.is_const(1); });
   if (!one || !is_integral(type.dtype) || type.dtype == DType::kBool || constant_value(t)) return std::nullopt;
   const ValueId value = impl->value;
-  for (const auto& [other, known] : numbers_found_)
-    if (is_unwritten_since(other, known.nodes) && is_same(other, value)) return sizes_->canonical(known.size);
+  const auto holds = [&](const auto& found) { return is_unwritten_since(found.first, found.second.nodes); };
+  if (const auto known = numbers_found_.find(value); known != numbers_found_.end() && holds(*known))
+    return sizes_->canonical(known->second.size);
+  for (const auto& found : numbers_found_)
+    if (is_same(found.first, value) && holds(found)) return sizes_->canonical(found.second.size);
   TensorType out;
   out.dtype = DType::kBool;
   const sym::Expr size = sizes_->add_data_size();

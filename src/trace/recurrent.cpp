@@ -14,6 +14,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "ops/recurrent_mode.h"
 #include "trace/assume.h"
 #include "trace/own_form.h"
 #include "trace/recorder.h"
@@ -25,7 +26,8 @@ using Maybe = std::optional<at::Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-enum Mode : int64_t { kRelu, kTanh, kLstm, kGru };
+using Mode = ops::RecurrentMode;
+using enum ops::RecurrentMode;
 
 // What a call of an operator of ATen's says of its layers. `packed`: how many sequences each step has.
 struct Layers {
@@ -41,29 +43,28 @@ struct Layers {
 
   int64_t directions() const { return bidirectional ? 2 : 1; }
   int64_t each() const { return has_biases ? 4 : 2; }
-  int64_t gates() const { return mode == kGru ? 3 : mode == kLstm ? 4 : 1; }
 };
 
 using Steps = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 Steps call_steps(const at::Tensor& gates, const at::Tensor& h0, const Maybe& c0, const at::Tensor& w_hh,
-                 const Maybe& b_hh, const Maybe& packed, int64_t mode, bool reverse, bool keeps) {
+                 const Maybe& b_hh, const Maybe& packed, Mode mode, bool reverse, bool keeps) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("flashover::rnn_steps", "")
                              .typed<Steps(const at::Tensor&, const at::Tensor&, const Maybe&, const at::Tensor&,
                                           const Maybe&, const Maybe&, int64_t, bool, bool)>();
-  return op.call(gates, h0, c0, w_hh, b_hh, packed, mode, reverse, keeps);
+  return op.call(gates, h0, c0, w_hh, b_hh, packed, static_cast<int64_t>(mode), reverse, keeps);
 }
 
 using StepsBackward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 StepsBackward call_backward(const Maybe& grad_y, const Maybe& grad_h, const Maybe& grad_c, const at::Tensor& y,
                             const at::Tensor& h0, const Maybe& c0, const at::Tensor& w_hh, const Maybe& packed,
-                            const at::Tensor& kept, int64_t mode, bool reverse) {
+                            const at::Tensor& kept, Mode mode, bool reverse) {
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("flashover::rnn_steps_backward", "")
           .typed<StepsBackward(const Maybe&, const Maybe&, const Maybe&, const at::Tensor&, const at::Tensor&,
                                const Maybe&, const at::Tensor&, const Maybe&, const at::Tensor&, int64_t, bool)>();
-  return op.call(grad_y, grad_h, grad_c, y, h0, c0, w_hh, packed, kept, mode, reverse);
+  return op.call(grad_y, grad_h, grad_c, y, h0, c0, w_hh, packed, kept, static_cast<int64_t>(mode), reverse);
 }
 
 Maybe maybe(const at::Tensor& t) { return t.defined() ? Maybe(t) : Maybe(); }
@@ -71,12 +72,12 @@ Maybe maybe(const at::Tensor& t) { return t.defined() ? Maybe(t) : Maybe(); }
 class StepsFunction : public torch::autograd::Function<StepsFunction> {
  public:
   static variable_list forward(AutogradContext* context, const at::Tensor& gates, const at::Tensor& h0, const Maybe& c0,
-                               const at::Tensor& w_hh, const Maybe& b_hh, const Maybe& packed, int64_t mode,
+                               const at::Tensor& w_hh, const Maybe& b_hh, const Maybe& packed, Mode mode,
                                bool reverse) {
     const at::AutoDispatchBelowADInplaceOrView below;
     auto [y, h, c, kept] = call_steps(gates, h0, c0, w_hh, b_hh, packed, mode, reverse, /*keeps=*/true);
     context->save_for_backward({y, h0, c0.value_or(at::Tensor()), w_hh, packed.value_or(at::Tensor()), kept});
-    context->saved_data["mode"] = mode;
+    context->saved_data["mode"] = static_cast<int64_t>(mode);
     context->saved_data["reverse"] = reverse;
     context->saved_data["biased"] = b_hh.has_value();
     context->set_materialize_grads(false);
@@ -89,7 +90,7 @@ class StepsFunction : public torch::autograd::Function<StepsFunction> {
     if (const TraceImpl* impl = trace_impl(saved[0]); impl && c10::GradMode::is_enabled())
       decline_trace(*impl, std::string("training: ") + kDifferentiatedTwice);
     const at::Tensor &y = saved[0], &w_hh = saved[3];
-    const int64_t mode = context->saved_data["mode"].toInt();
+    const auto mode = static_cast<Mode>(context->saved_data["mode"].toInt());
     const Maybe grad_c = mode == kLstm ? maybe(grads[2]) : Maybe();
     variable_list out(8);
     if (!grads[0].defined() && !grads[1].defined() && !grad_c) return out;
@@ -123,8 +124,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> direction(const Layers& l, const 
     auto [y, h, c, kept] = call_steps(gates, h0, c0, weights[1], bias, l.packed, l.mode, reverse, /*keeps=*/false);
     return {y, h, c};
   }
-  const variable_list made =
-      StepsFunction::apply(gates, h0, c0, weights[1], bias, l.packed, static_cast<int64_t>(l.mode), reverse);
+  const variable_list made = StepsFunction::apply(gates, h0, c0, weights[1], bias, l.packed, l.mode, reverse);
   return {made[0], made[1], l.mode == kLstm ? made[2] : at::Tensor()};
 }
 
@@ -147,7 +147,8 @@ bool is_taken(const Layers& l) {
   for (size_t i = 0; i < l.params.size(); ++i) {
     const at::Tensor& p = l.params[i];
     const bool matrix = i % static_cast<size_t>(l.each()) < 2, recurs = i % static_cast<size_t>(l.each()) == 1;
-    if (p.dim() != (matrix ? 2 : 1) || p.size(0) != l.gates() * size || (recurs && p.size(1) != size)) return false;
+    if (p.dim() != (matrix ? 2 : 1) || p.size(0) != ops::gates_of(l.mode) * size || (recurs && p.size(1) != size))
+      return false;
   }
   if (size == 0 || x.dim() != (l.packed ? 2 : 3) || !(x.sym_size(-1) == l.params[0].size(1))) return false;
   for (const at::Tensor& h : l.states) {

@@ -192,12 +192,16 @@ Recurrent lstm(const at::Tensor& input, at::TensorList hx, at::TensorList params
   return {batch_first ? steps.transpose(0, 1) : steps, at::stack(hs, 0), at::stack(cs, 0)};
 }
 
+// Whether a dimension whose size is a symbol is cut, in a few parts.
+bool cuts_symbol(const at::Tensor& self, int64_t parts, int64_t dim) {
+  constexpr int64_t kMost = 64;
+  return any_symbolic(self) && parts >= 1 && parts <= kMost && dim >= -self.dim() && dim < self.dim() &&
+         self.sym_size(dim).is_symbolic();
+}
+
 // Parts of a dimension in as many pieces as are asked for, whatever its size.
 std::vector<at::Tensor> split_in_sections(const at::Tensor& self, c10::SymInt sections, int64_t dim) {
-  constexpr int64_t kMost = 64;
-  const bool inside = dim >= -self.dim() && dim < self.dim();
-  if (!any_symbolic(self) || sections.is_symbolic() || sections < 1 || sections > kMost || !inside ||
-      !self.sym_size(dim).is_symbolic()) {
+  if (sections.is_symbolic() || !cuts_symbol(self, sections.expect_int(), dim)) {
     const Below below;
     return at::tensor_split_symint(self, sections, dim);
   }
@@ -215,9 +219,7 @@ std::vector<at::Tensor> split_in_sections(const at::Tensor& self, c10::SymInt se
 
 // ATen rounds the size of a part up; there may be fewer of them then, which is asked for once.
 std::vector<at::Tensor> chunk(const at::Tensor& self, int64_t chunks, int64_t dim) {
-  constexpr int64_t kMost = 64;
-  const bool inside = dim >= -self.dim() && dim < self.dim();
-  if (any_symbolic(self) && inside && chunks > 1 && chunks <= kMost && self.sym_size(dim).is_symbolic()) {
+  if (chunks > 1 && cuts_symbol(self, chunks, dim)) {
     const c10::SymInt size = self.sym_size(dim), part = (size + (chunks - 1)) / chunks;
     if (part * (chunks - 1) < size) {
       std::vector<at::Tensor> parts;

@@ -30,9 +30,8 @@ bool is_of_numbers(PyObject* data, const SourceTracker& recorder, bool* floats, 
 
 // torch.full((), number), stacked as the lists are.
 PyObject* tensor_of(Interpreter& in, PyObject* data, PyObject* dtype, PyObject* device) {
-  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
   if (is_list(data)) {
-    Ref parts = Ref::steal(PyList_New(0)), stack = Ref::steal(PyObject_GetAttrString(torch, "stack"));
+    Ref parts = Ref::steal(PyList_New(0)), stack = Ref::borrow(of_module("torch", "stack"));
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i) {
       Ref part = Ref::steal(tensor_of(in, PySequence_Fast_GET_ITEM(data, i), dtype, device));
       if (!part || PyList_Append(parts.get(), part.get()) < 0) return nullptr;
@@ -42,7 +41,7 @@ PyObject* tensor_of(Interpreter& in, PyObject* data, PyObject* dtype, PyObject* 
   }
   static PyObject *const dtype_name = PyUnicode_InternFromString("dtype"), *const device_name =
                                                                                PyUnicode_InternFromString("device");
-  Ref full = Ref::steal(PyObject_GetAttrString(torch, "full"));
+  Ref full = Ref::borrow(of_module("torch", "full"));
   Ref symbol = Ref::steal(in.recorder.numbers.symbols(data)), sizes = Ref::steal(PyTuple_New(0));
   Ref names = Ref::steal(PyTuple_Pack(2, dtype_name, device_name));
   if (!full || !names) return nullptr;
@@ -55,10 +54,8 @@ bool holds_number_of(PyObject* made, PyObject* number) {
   Ref wide = Ref::steal(PyObject_CallMethod(made, "is_floating_point", nullptr));
   if (!wide || wide.get() == Py_True) return static_cast<bool>(wide);
   if (PyFloat_Check(number)) return false;
-  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
   Ref dtype = Ref::steal(PyObject_GetAttrString(made, "dtype"));
-  Ref same = Ref::steal(PyObject_GetAttrString(torch, PyBool_Check(number) ? "bool" : "int64"));
-  return dtype && dtype.get() == same.get();
+  return dtype && dtype.get() == of_module("torch", PyBool_Check(number) ? "bool" : "int64");
 }
 
 // A number of the kind that the tensor's would be; null for a complex one.
@@ -68,8 +65,7 @@ Ref zero_like(PyObject* tensor) {
       dtype = Ref::steal(PyObject_GetAttrString(tensor, "dtype"));
   if (!wide || !complex || !dtype || complex.get() == Py_True) return {};
   if (wide.get() == Py_True) return Ref::steal(PyFloat_FromDouble(0));
-  Ref boolean = Ref::steal(PyObject_GetAttrString(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"), "bool"));
-  return dtype.get() == boolean.get() ? Ref::borrow(Py_False) : Ref::steal(PyLong_FromLong(0));
+  return dtype.get() == of_module("torch", "bool") ? Ref::borrow(Py_False) : Ref::steal(PyLong_FromLong(0));
 }
 
 // Torch takes a tensor for a number where it has no dimensions.
@@ -148,8 +144,7 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
 PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   if (std::strcmp(Py_TYPE(f)->tp_name, "torch.tensortype") != 0 || kwnames != nullptr || nargs != 1) return nullptr;
   if (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])) return nullptr;
-  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-  Ref make = Ref::steal(PyObject_GetAttrString(torch, "tensor"));
+  Ref make = Ref::borrow(of_module("torch", "tensor"));
   Ref dtype = Ref::steal(PyObject_GetAttrString(f, "dtype")), cuda = Ref::steal(PyObject_GetAttrString(f, "is_cuda"));
   Ref device = Ref::steal(PyUnicode_FromString(cuda.get() == Py_True ? "cuda" : "cpu"));
   Ref names = Ref::steal(Py_BuildValue("(ss)", "dtype", "device"));
@@ -166,7 +161,7 @@ PyObject* tensor_of_method(PyObject* f, const char* name, PyObject* const* args,
   if (!unbound && !PyCFunction_Check(f)) return nullptr;
   const char* its = unbound ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
                             : reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
-  if (its[0] != 'n' || std::strcmp(its, name) != 0) return nullptr;
+  if (std::strcmp(its, name) != 0) return nullptr;
   PyObject* self = unbound ? (nargs > 0 ? args[0] : nullptr) : PyCFunction_GET_SELF(f);
   *first = unbound ? 1 : 0;
   return self != nullptr && is_tensor(self) ? self : nullptr;
@@ -181,7 +176,7 @@ PyObject* call_new_tensor(Interpreter& in, PyObject* f, PyObject* const* args, s
   static PyObject *const dtype = PyUnicode_InternFromString("dtype"), *const device =
                                                                           PyUnicode_InternFromString("device");
   Ref own_dtype = Ref::steal(in.get_attr(self, dtype)), own_device = Ref::steal(in.get_attr(self, device));
-  Ref make = Ref::steal(PyObject_GetAttrString(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"), "tensor"));
+  Ref make = Ref::borrow(of_module("torch", "tensor"));
   Ref names = Ref::steal(PyList_New(0));
   if (!own_dtype || !own_device || !make || !names) return nullptr;
   std::vector<PyObject*> given{nullptr, args[first]};
@@ -211,7 +206,7 @@ PyObject* call_new_of_sizes(Interpreter& in, PyObject* f, PyObject* const* args,
   static PyObject *const dtype = PyUnicode_InternFromString("dtype"), *const device =
                                                                           PyUnicode_InternFromString("device");
   Ref own_dtype = Ref::steal(in.get_attr(self, dtype)), own_device = Ref::steal(in.get_attr(self, device));
-  Ref make = Ref::steal(PyObject_GetAttrString(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"), "empty"));
+  Ref make = Ref::borrow(of_module("torch", "empty"));
   Ref names = Ref::steal(PyTuple_Pack(2, dtype, device)), none = Ref::steal(PyLong_FromLong(0));
   if (!own_dtype || !own_device || !make || !names || !none) return nullptr;
   std::vector<PyObject*> given{nullptr};
