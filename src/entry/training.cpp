@@ -25,6 +25,7 @@
 
 #include "base/check.h"
 #include "compat/autograd.h"
+#include "entry/batched_gradients.h"
 #include "entry/log.h"
 #include "run/run.h"
 #include "torch/convert.h"
@@ -254,7 +255,12 @@ class CompiledBackward final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& tangents) override {
     try {
-      return differentiate(std::move(tangents));
+      std::lock_guard<std::mutex> lock(mutex_);
+      TORCH_CHECK(
+          !c10::GradMode::is_enabled(),
+          "flashover: the gradient of a compiled function was asked for with create_graph=True; compiled backward "
+          "graphs are not differentiable. Call the uncompiled function for double backward.");
+      return differentiate(std::move(tangents), autograd::get_current_graph_task_keep_graph());
     } catch (const std::bad_alloc&) {
       throw_memory_error();
     }
@@ -267,12 +273,12 @@ class CompiledBackward final : public autograd::Node {
   }
 
  private:
-  autograd::variable_list differentiate(autograd::variable_list&& tangents) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(
-        !c10::GradMode::is_enabled(),
-        "flashover: the gradient of a compiled function was asked for with create_graph=True; compiled backward "
-        "graphs are not differentiable. Call the uncompiled function for double backward.");
+  // keep: another run for the same results may follow.
+  autograd::variable_list differentiate(autograd::variable_list&& tangents, bool keep) {
+    if (are_batched(tangents))
+      return for_each_row(tangents, [&](autograd::variable_list&& row, bool last) {
+        return differentiate(std::move(row), keep || !last);
+      });
     const PartitionSignature& p = state_->signature;
     autograd::variable_list gradients(p.gradients.size());
     std::vector<bool> given(p.tangents());
@@ -305,7 +311,7 @@ class CompiledBackward final : public autograd::Node {
     // Nothing needs them again: what was saved goes as the backward reads it, not when it has ended. Other results may
     // have a backward of their own later, which needs what this one does not read.
     partial_ = part != nullptr;
-    if (!autograd::get_current_graph_task_keep_graph()) {
+    if (!keep) {
       for (size_t t = 0; t < given.size(); ++t) spent_[t] = spent_[t] || given[t];
       if (part) {
         for (int32_t i : part->inputs)

@@ -65,12 +65,21 @@ PyObject* new_from(PyTypeObject* type, PyObject* args, bool initialize) {
   return made.release();
 }
 
-// A traceback's line of a frame that is over. The frame object is an empty one of the same code.
+// A traceback's line of a frame that is over. The frame object is an empty one of the same code. Its free variables are
+// empty cells, and it stands behind the instruction that copies them: who reads f_locals takes them from the frame's
+// function before that, and this frame's function has no closure.
 PyObject* make_traceback(PyObject* code, PyObject* globals, PyObject* line, int32_t last, PyObject* next) {
   Ref frame = Ref::steal(reinterpret_cast<PyObject*>(
       PyFrame_New(PyThreadState_Get(), reinterpret_cast<PyCodeObject*>(code), globals, nullptr)));
   if (!frame) return nullptr;
-  reinterpret_cast<PyFrameObject*>(frame.get())->f_lineno = static_cast<int>(PyLong_AsLong(line));
+  const auto* of = reinterpret_cast<PyCodeObject*>(code);
+  std::vector<PyObject*> slots(static_cast<size_t>(of->co_nlocalsplus));
+  for (int i = of->co_nlocalsplus - of->co_nfreevars; i < of->co_nlocalsplus; ++i)
+    if ((slots[static_cast<size_t>(i)] = PyCell_New(nullptr)) == nullptr) return nullptr;
+  auto* object = reinterpret_cast<PyFrameObject*>(frame.get());
+  load_frame(object->f_frame, slots.data(), slots.size(),
+             std::max(last, 0) / static_cast<int>(sizeof(_Py_CODEUNIT)) + 1);
+  object->f_lineno = static_cast<int>(PyLong_AsLong(line));
   return PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyTraceBack_Type), "OOiO", next != nullptr ? next : Py_None,
                                frame.get(), static_cast<int>(last), line);
 }

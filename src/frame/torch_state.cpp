@@ -31,6 +31,7 @@ const std::vector<StateRow>& rows() {
     };
     add("is_grad_enabled", "_set_grad_enabled");
     add("is_inference_mode_enabled", nullptr);
+    add("_is_fwd_grad_enabled", "_set_fwd_grad_enabled");
     for (const char* device : {"cpu", "cuda"}) {
       PyObject* name = PyUnicode_InternFromString(device);
       add("is_autocast_enabled", "set_autocast_enabled", {name});
@@ -73,9 +74,9 @@ PyObject* call(PyObject* f, const std::vector<PyObject*>& args, PyObject* last =
 
 bool equal(PyObject* a, PyObject* b) { return a == b || PyObject_RichCompareBool(a, b, Py_EQ) == 1; }
 
-struct AutocastDepth {
-  PyObject* up = torch_c("autocast_increment_nesting");
-  PyObject* down = torch_c("autocast_decrement_nesting");
+// A depth that torch counts; going one down tells the depth that is left.
+struct Nesting {
+  PyObject *up, *down;
   long read() const {
     if (up == nullptr || down == nullptr) return 0;
     Ref more = Ref::steal(PyObject_CallNoArgs(up)), less = Ref::steal(PyObject_CallNoArgs(down));
@@ -83,10 +84,20 @@ struct AutocastDepth {
     PyErr_Clear();
     return depth;
   }
+  void restore(long before) const {
+    long now = read();
+    for (; now > before; --now) Ref::steal(PyObject_CallNoArgs(down));
+    for (; now < before; ++now) Ref::steal(PyObject_CallNoArgs(up));
+  }
 };
-const AutocastDepth& autocast_depth() {
-  static const AutocastDepth* const depth = new AutocastDepth;
-  return *depth;
+const Nesting& autocast_depth() {
+  static const Nesting depth{torch_c("autocast_increment_nesting"), torch_c("autocast_decrement_nesting")};
+  return depth;
+}
+// The older vmap, of torch.autograd.functional and of batched gradients.
+const Nesting& vmap_depth() {
+  static const Nesting depth{torch_c("_vmapmode_increment_nesting"), torch_c("_vmapmode_decrement_nesting")};
+  return depth;
 }
 
 }  // namespace
@@ -97,7 +108,10 @@ TorchState::TorchState() {
     PyErr_Clear();
     if (v) items_.push_back({row.name, row.get, row.set, row.args, std::move(v)});
   }
-  if (!items_.empty()) autocast_depth_ = autocast_depth().read();
+  if (!items_.empty()) {
+    autocast_depth_ = autocast_depth().read();
+    vmap_depth_ = vmap_depth().read();
+  }
   functorch_ = Ref::steal(torch_c("_functorch"));
   if (functorch_) depth_ = Ref::steal(PyObject_CallMethod(functorch_.get(), "get_dynamic_layer_stack_depth", nullptr));
   PyErr_Clear();
@@ -118,6 +132,7 @@ const char* TorchState::changed(const char* but) const {
 }
 
 bool TorchState::in_other_transforms() const {
+  if (!items_.empty() && vmap_depth().read() != vmap_depth_) return true;
   if (!depth_) return false;
   Ref depth = Ref::steal(PyObject_CallMethod(functorch_.get(), "get_dynamic_layer_stack_depth", nullptr));
   const bool same = depth && PyObject_RichCompareBool(depth.get(), depth_.get(), Py_EQ) == 1;
@@ -178,9 +193,8 @@ void TorchState::restore() {
     PyErr_Clear();
   }
   if (!items_.empty()) {
-    long now = autocast_depth().read();
-    for (; now > autocast_depth_; --now) Ref::steal(PyObject_CallNoArgs(autocast_depth().down));
-    for (; now < autocast_depth_; ++now) Ref::steal(PyObject_CallNoArgs(autocast_depth().up));
+    autocast_depth().restore(autocast_depth_);
+    vmap_depth().restore(vmap_depth_);
   }
   function_modes_to_depth();
   for (const Item& item : items_) {

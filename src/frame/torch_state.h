@@ -30,7 +30,7 @@ class TorchState {
   };
   std::vector<Item> items_;
   Ref functorch_, depth_;  // torch.func transforms that are entered
-  long autocast_depth_ = 0;
+  long autocast_depth_ = 0, vmap_depth_ = 0;
 };
 
 // torch.compiler.is_compiling() is true while one lives.

@@ -229,6 +229,7 @@ const char* state_to_avoid() {
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return "a torch dispatch mode is active";
   c10::DispatchKeySet on = c10::impl::tls_local_dispatch_key_set().included_;
   if (on.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) return "a functorch transform is active";
+  if (on.has(c10::DispatchKey::VmapMode)) return "vmap is active";
   // Levels are numbered from 0; tensors may have tangents that no plan computes.
   if (torch::autograd::ForwardADLevel::try_get_by_idx(0)) return "forward-mode differentiation is active";
   if (on.has(c10::DispatchKey::Tracer)) return "torch.jit.trace is active";

@@ -155,6 +155,46 @@ bool wants_zeros(const autograd::edge_list& roots) {
   return zeros;
 }
 
+bool calls_program(const autograd::Node& of) {
+  auto& node = const_cast<autograd::Node&>(of);  // (torch's readers of hooks are not const)
+  return python_function(&node) || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+         !node.tensor_pre_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
+}
+
+// A leaf that the program made and let go takes its gradient with it, so the backward of this graph has no part for it.
+// Declines where hooks or Functions of the program would have run on the way there.
+void check_ways_to_other_leaves(const autograd::edge_list& roots, const autograd::edge_list& inputs) {
+  std::unordered_map<const autograd::Node*, std::vector<const autograd::Node*>> led_from;
+  std::vector<const autograd::Node*> waiting;
+  for (const autograd::Edge& root : roots)
+    if (led_from.try_emplace(root.function.get()).second) waiting.push_back(root.function.get());
+  bool calls = false;
+  while (!waiting.empty()) {
+    const autograd::Node* node = waiting.back();
+    waiting.pop_back();
+    calls = calls || calls_program(*node);
+    for (const autograd::Edge& e : node->next_edges()) {
+      if (!e.is_valid()) continue;
+      const auto [it, fresh] = led_from.try_emplace(e.function.get());
+      it->second.push_back(node);
+      if (fresh) waiting.push_back(e.function.get());
+    }
+  }
+  if (!calls) return;
+  std::unordered_set<const autograd::Node*> serves;
+  for (const autograd::Edge& in : inputs)
+    if (serves.insert(in.function.get()).second) waiting.push_back(in.function.get());
+  while (!waiting.empty()) {
+    const autograd::Node* node = waiting.back();
+    waiting.pop_back();
+    for (const autograd::Node* from : led_from[node])
+      if (serves.insert(from).second) waiting.push_back(from);
+  }
+  for (const auto& [node, from] : led_from)
+    if (!serves.contains(node) && calls_program(*node))
+      throw Declined("training: a hook or Function on the way to a leaf that the program made and let go");
+}
+
 // By node, which of the roots lead to it.
 std::unordered_map<const autograd::Node*, std::vector<bool>> find_led_to(const autograd::edge_list& roots) {
   std::unordered_map<const autograd::Node*, std::vector<bool>> led_to;
@@ -399,6 +439,7 @@ void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& ou
     inputs.push_back(std::move(edge));
     numbers.push_back(in.number);
   }
+  check_ways_to_other_leaves(edges, inputs);
   autograd::variable_list gradients(inputs.size());
   if (!edges.empty() && !inputs.empty()) {
     SingleThreaded single;

@@ -93,7 +93,8 @@ BelowEverything::BelowEverything() : guard_(keys_above_backend()) {}
 Recorder::Recorder(std::shared_ptr<Liveness> liveness)
     : liveness_(std::move(liveness)),
       autocast_cache_was_enabled_(autocast::is_cache_enabled()),
-      saved_tensor_hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
+      saved_tensor_hooks_(at::SavedTensorDefaultHooks::get_tls_state()),
+      profiler_(at::get_record_function_tls_()) {
   if (active_recorder) throw Declined("a trace is already running on this thread");
   liveness_->recorder = this;
   exchange() = {};
@@ -105,6 +106,9 @@ Recorder::Recorder() : Recorder(std::make_shared<Liveness>()) {
   autocast::clear_cache();
   autocast::set_cache_enabled(false);
   at::SavedTensorDefaultHooks::set_tls_state({});
+  at::RecordFunctionTLS silent = profiler_;
+  silent.tls_record_function_enabled_ = false;
+  at::set_record_function_tls_(silent);
   active_recorder = this;
   sizes_->assume = [this](const sym::SizeGuard& fact, std::string words) { assume_of_data(fact, std::move(words)); };
   const auto real_inputs = [this] {

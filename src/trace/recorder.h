@@ -283,6 +283,7 @@ class Recorder final : public Session {
   bool declined_ = false, ended_ = false, in_backward_ = false;
   bool autocast_cache_was_enabled_ = false;
   at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors
+  at::RecordFunctionTLS profiler_;                           // so is this: with shapes on it asks for their memory
   std::string reason_;
   PyObject* policy_ = nullptr;                            // select()'s, strong
   graph::Selection selected_ = graph::Selection::kAgain;  // of the operator that is being recorded

@@ -453,7 +453,8 @@ void Recorder::swap_back() {
   inputs_.clear();
   autocast::clear_cache();
   autocast::set_cache_enabled(autocast_cache_was_enabled_);
-  for (int tries = 0; tries < 2; ++tries) try {  // it copies: without memory the second time, the hooks stay off
+  for (int tries = 0; tries < 2; ++tries) try {  // it copies: without memory the second time, they stay off
+      at::set_record_function_tls_(profiler_);
       at::SavedTensorDefaultHooks::set_tls_state(saved_tensor_hooks_);
       break;
     } catch (const std::bad_alloc&) {

@@ -423,3 +423,30 @@ def test_a_kernel_that_reads_data_is_a_break_and_no_error_of_the_program() -> No
         for _ in range(2):
             torch.testing.assert_close(fast(x, index), f(x, index))
     assert flashover.compile_stats()["graphs"] > before
+
+
+def test_lines_of_a_traceback_that_lives_over_a_break_have_locals() -> None:
+    """Debuggers and pytest read them; a frame with free variables has a closure to take them from, or cells."""
+
+    def f(x: torch.Tensor) -> tuple[ValueError, torch.Tensor]:
+        def failing() -> None:
+            if x.dim() > 0:
+                raise ValueError("no")
+
+        try:
+            failing()
+        except ValueError as e:
+            torch._dynamo.graph_break()
+            return e, x * 2
+        raise AssertionError
+
+    fast = flashover.compile(f)
+    for _ in range(2):
+        names, tb = [], fast(torch.ones(3))[0].__traceback__
+        while tb is not None:
+            assert isinstance(tb.tb_frame.f_locals, dict) or tb.tb_frame.f_locals is not None
+            dict(tb.tb_frame.f_locals)
+            names.append((tb.tb_frame.f_code.co_name, tb.tb_lineno))
+            tb = tb.tb_next
+        first = f.__code__.co_firstlineno
+        assert ("failing", first + 3) in names

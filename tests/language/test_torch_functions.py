@@ -186,3 +186,33 @@ def test_einsum_with_opt_einsum_installed(tmp_path: Any) -> None:
         [sys.executable, "-c", EINSUM], capture_output=True, text=True, timeout=120, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_switch_that_is_asked_after_it_was_set() -> None:
+    """The question ends the graph, and the switch stands as the program set it."""
+    forward = torch.autograd.forward_ad
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, list[bool]]:
+        said = []
+        try:
+            torch._C._set_fwd_grad_enabled(False)
+            said.append(forward._is_fwd_grad_enabled())
+            with forward._set_fwd_grad_enabled(True):
+                said.append(forward._is_fwd_grad_enabled())
+            said.append(forward._is_fwd_grad_enabled())
+        finally:
+            torch._C._set_fwd_grad_enabled(True)
+        return x * 2, said
+
+    fast = flashover.compile(f)
+    for _ in range(2):
+        assert fast(torch.ones(2))[1] == [False, True, False]
+        assert forward._is_fwd_grad_enabled()
+
+
+def test_a_first_call_under_the_profiler_that_notes_shapes() -> None:
+    lstm = torch.nn.LSTM(3, 4)
+    with torch.no_grad(), torch.profiler.profile(record_shapes=True) as profile:
+        flashover.compile(lstm)(torch.ones(2, 1, 3))
+        torch.ones(3) * 2
+    assert any(e.key == "aten::mul" for e in profile.key_averages())

@@ -243,3 +243,61 @@ def test_hooks_on_inputs_that_are_not_served() -> None:
         torch.testing.assert_close(*results)
     _, numbers = flashover.compile(numbered)(torch.ones(3, requires_grad=True))
     assert all(isinstance(n, int) for n in numbers)
+
+
+def calls_of_hooks() -> list[int]:
+    calls: list[int] = []
+    x = torch.randn(3, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda g: calls.append(1))
+    y.sum().backward()
+    return calls
+
+
+class Noting(torch.autograd.Function):
+    calls: list[int] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        Noting.calls.append(1)
+        return g
+
+
+def calls_of_functions() -> int:
+    before = len(Noting.calls)
+    x = torch.randn(3, requires_grad=True)
+    Noting.apply(x).sum().backward()
+    return len(Noting.calls) - before
+
+
+def raises_in_backward() -> str:
+    def fail(g: torch.Tensor) -> None:
+        raise ValueError("from a hook")
+
+    y = torch.randn(3, requires_grad=True) * 2
+    y.register_hook(fail)
+    try:
+        y.sum().backward()
+    except ValueError as e:
+        return str(e)
+    return "nothing raised"
+
+
+@pytest.mark.parametrize("f", [calls_of_hooks, calls_of_functions, raises_in_backward])
+def test_on_the_way_to_a_leaf_that_the_program_lets_go(f: Callable[[], Any]) -> None:
+    """Its gradient is nobody's, and the backward runs all the same."""
+    fast = flashover.compile(f)
+    assert [fast(), fast()] == [f(), f()]
+
+
+def test_a_table_of_hooks_that_the_program_writes_itself() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = x + 1
+        y._backward_hooks = {"mine": 3}
+        return y._backward_hooks
+
+    assert flashover.compile(f)(torch.ones(2)) == {"mine": 3}

@@ -514,6 +514,8 @@ int Interpreter::set_property(PyObject* o, PyObject* name, PyObject* property, P
 int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
   PyTypeObject* t = Py_TYPE(o);
   Ref d = Ref::borrow(recorder.type_lookup(t, name));
+  if (is_tensor(o) && is_forbidden_tensor_attribute(name))
+    throw Declined(std::string("attribute '") + PyUnicode_AsUTF8(name) + "' of a tensor is written");
   if (!recorder.is_old(o)) return PyObject_GenericSetAttr(o, name, value);
   if (d && Py_TYPE(d.get())->tp_descr_set != nullptr) {
     static PyObject *const set = interned("__set__"), *const del = interned("__delete__");
