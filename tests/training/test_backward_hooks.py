@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -255,7 +255,7 @@ def calls_of_hooks() -> list[int]:
 
 
 class Noting(torch.autograd.Function):
-    calls: list[int] = []
+    calls: ClassVar[list[int]] = []
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Many output gradients at once (`is_grads_batched`, vmap over a vector-Jacobian product): the backward runs for each."""
+"""Many output gradients at once (`is_grads_batched`, vmap over a vector-Jacobian product)."""
 
 from __future__ import annotations
 
