@@ -176,9 +176,9 @@ void Journal::slot(PyObject* object, PyObject* name, PyObject* before) {
   entries_.push_back({Entry::Kind::kSlot, Ref::borrow(object), Ref::borrow(name), Ref::borrow(before), {}});
 }
 
-void Journal::grad(PyObject* tensor, PyObject* name) {
+void Journal::tensor_attribute(PyObject* tensor, PyObject* name) {
   if (recorder_.is_written(tensor, name)) return;
-  entries_.push_back({Entry::Kind::kGrad, Ref::borrow(tensor), Ref::borrow(name), {}, {}});
+  entries_.push_back({Entry::Kind::kTensorAttribute, Ref::borrow(tensor), Ref::borrow(name), {}, {}});
   recorder_.written(tensor, name);
 }
 
@@ -231,7 +231,7 @@ void Journal::undo() noexcept {
       case Entry::Kind::kSlot:
         PyObject_GenericSetAttr(t, e.key.get(), e.before.get());
         break;
-      case Entry::Kind::kGrad:
+      case Entry::Kind::kTensorAttribute:
         break;
       case Entry::Kind::kClassAttribute:
         PyType_Type.tp_setattro(t, e.key.get(), e.before.get());

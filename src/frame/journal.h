@@ -30,7 +30,7 @@ class Journal {
       kCell,
       kSlot,
       kClassAttribute,
-      kGrad
+      kTensorAttribute
     };
     Kind kind;
     Ref target;  // the old object
@@ -49,8 +49,8 @@ class Journal {
   void cell(PyObject* cell);
   void slot(PyObject* object, PyObject* name, PyObject* before);
   void class_attribute(PyTypeObject* type, PyObject* name);
-  // tensor.grad, of the trace tensor that stands in for an input: nothing to undo, the real one is not touched.
-  void grad(PyObject* tensor, PyObject* name);
+  // tensor.grad and .data, of the trace tensor that stands in for an input: nothing to undo, the real one is not touched.
+  void tensor_attribute(PyObject* tensor, PyObject* name);
 
   bool empty() const { return entries_.empty(); }
   const std::vector<Entry>& entries() const { return entries_; }

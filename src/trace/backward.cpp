@@ -335,6 +335,8 @@ void Recorder::check_trainable() const {
   for (const InputRecord& in : inputs_) {
     const at::Tensor trace(in.impl);
     if (has_hooks(trace)) throw Declined("training: a hook or retain_grad on an input");
+    // Eager's backward would read what autograd saved of it in the new memory.
+    if (in.impl->data_written) throw Declined("training: .data of an input is written");
   }
   check_checkpoints(graph_);
   // Their formulas check gradients for being well defined; without values they do not.

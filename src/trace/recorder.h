@@ -78,6 +78,7 @@ class Recorder final : public Session {
   std::optional<sym::Expr> size_of_symbol(PyObject* symbol) const override;
   bool is_input(PyObject* tensor) const override;
   bool write_grad(PyObject* tensor) override;
+  bool write_data(PyObject* tensor, PyObject* value) override;
   PyObject* add_number(PyObject* number, const std::string& name, int32_t& input) override;
   PyObject* element(int32_t input, DType& dtype) const override;
   PyObject* add_narrowed_input(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,

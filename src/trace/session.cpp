@@ -230,6 +230,17 @@ bool Recorder::write_grad(PyObject* object) {
   return false;
 }
 
+// Of the same type, so that what was asked of the input stays true. (Views and results of autograd follow others.)
+bool Recorder::write_data(PyObject* object, PyObject* value) {
+  if (!is_input(object) || !is_trace_tensor(value)) return false;
+  const at::Tensor &tensor = THPVariable_Unpack(object), &source = THPVariable_Unpack(value);
+  TraceImpl* impl = trace_impl(tensor);
+  if (!impl->real.is_leaf() || impl->real.is_view() || impl->is_inference()) return false;
+  const TensorType before = type_of(tensor), after = type_of(source);
+  return impl->data_written = before.dtype == after.dtype && before.device == after.device &&
+                              before.sizes == after.sizes && before.strides == after.strides;
+}
+
 ValueId Recorder::value_of(PyObject* object) const {
   if (!THPVariable_Check(object)) return kNoValue;
   const TraceImpl* impl = trace_impl(THPVariable_Unpack(object));
@@ -268,7 +279,7 @@ void Recorder::check_inputs_unchanged() const {
     const bool as_given = in.impl->is_symbolic()
                               ? has_type(*in.impl, graph_.values[input.value].type)
                               : in.impl->sizes_now() == real.sizes() && in.impl->strides_now() == real.strides();
-    if (!as_given || in.impl->storage_id != graph_.values[input.value].storage)
+    if (!as_given || (in.impl->storage_id != graph_.values[input.value].storage && !in.impl->data_written))
       throw Declined(who + "its shape or memory was replaced");
     const at::Tensor trace(in.impl);
     const bool rewritten = std::find(rewritten_.begin(), rewritten_.end(), in.number) != rewritten_.end();

@@ -55,7 +55,8 @@ class TraceImpl final : public c10::TensorImpl {
   ValueId value = kNoValue;
   int32_t storage_id = -1;
   int32_t input = -1;  // number of the graph input whose tensor object this is; copies (detach, views) are not inputs
-  at::Tensor real;     // of an input: the tensor it stands for
+  bool data_written = false;  // an input whose .data the program may assign
+  at::Tensor real;            // of an input: the tensor it stands for
   std::shared_ptr<Liveness> liveness;
 
   c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,

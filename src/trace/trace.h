@@ -115,6 +115,8 @@ class Session {
 
   // The program assigns .grad of this input. False: it may not.
   virtual bool write_grad(PyObject* tensor) = 0;
+  // The program is about to assign .data of this input: from then on it is in the memory of `value`. False: it may not.
+  virtual bool write_data(PyObject* tensor, PyObject* value) = 0;
 
   // The value that a trace tensor stands for (fresh result or swapped input); kNoValue if it is a real tensor.
   virtual ValueId value_of(PyObject* tensor) const = 0;

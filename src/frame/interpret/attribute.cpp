@@ -532,7 +532,12 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
     if (name == grad && session != nullptr && session->is_input(o)) {
       const bool known = value == nullptr || value == Py_None || session->is_trace_tensor(value);
       if (!known || !session->write_grad(o)) throw Declined("a gradient is assigned that is not of the trace");
-      journal.grad(o, name);
+      journal.tensor_attribute(o, name);
+      return PyObject_GenericSetAttr(o, name, value);
+    }
+    static PyObject* const data = interned("data");
+    if (name == data && session != nullptr && value != nullptr && session->write_data(o, value)) {
+      journal.tensor_attribute(o, name);
       return PyObject_GenericSetAttr(o, name, value);
     }
     throw Declined(std::string("attribute '") + PyUnicode_AsUTF8(name) + "' of an old " + t->tp_name + " is written");
