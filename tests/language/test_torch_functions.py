@@ -216,3 +216,35 @@ def test_a_first_call_under_the_profiler_that_notes_shapes() -> None:
         flashover.compile(lstm)(torch.ones(2, 1, 3))
         torch.ones(3) * 2
     assert any(e.key == "aten::mul" for e in profile.key_averages())
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a: torch.tensor([a[0, 0], a[1, 0]]),
+        lambda a: torch.tensor([a[0, 0], 1, 2.5, a.sum()]),
+        lambda a: torch.tensor([[a[0, 0], a[1, 0]], [a.max(), a.min()]], dtype=torch.float64),
+        lambda a: (torch.tensor([a.argmax(), 3]), torch.as_tensor((a.argmax(), a.sum()))),
+        lambda a: torch.tensor([a[0, 0].double(), a[0, 1].half()]),
+        lambda a: (a.new_tensor([a.sum(), 1.0]), torch.tensor([a[0, 0] > 0, a[0, 1] > 0])),
+        lambda a: torch.FloatTensor([a.sum(), a.argmax()]),
+    ],
+)
+def test_tensors_of_lists_of_tensors(f: Any) -> None:
+    for gradient in (False, True):
+        a = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).requires_grad_(gradient)
+        want, got = f(a), whole(f)(a)
+        for one, other in zip(*((r if isinstance(r, tuple) else (r,)) for r in (want, got)), strict=True):
+            assert one.dtype == other.dtype and not other.requires_grad
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_that_do_not_fit_are_refused_as_eager_refuses_them() -> None:
+    for f in (
+        lambda a: torch.tensor([a.argmax() * 1000], dtype=torch.int8),
+        lambda a: torch.tensor([a[0]], dtype=torch.int32),
+    ):
+        with pytest.raises(Exception) as theirs:
+            f(torch.tensor([0.0, 1.0]))
+        with pytest.raises(type(theirs.value)):
+            flashover.compile(f)(torch.tensor([0.0, 1.0]))

@@ -1,6 +1,7 @@
 // Tensors made of Python values.
 #include "frame/interpret/made_tensor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -15,17 +16,64 @@ bool is_list(PyObject* data) {
   return PyList_CheckExact(data) || PyTuple_CheckExact(data) || Py_TYPE(data) == known_types().size;
 }
 
-// A number, or lists of numbers.
-bool is_of_numbers(PyObject* data, const SourceTracker& recorder, bool* floats, int depth = 0) {
+// Torch takes a tensor for a number where it has no dimensions.
+bool stands_for_a_number(const Interpreter& in, PyObject* o) {
+  if (!is_tensor(o) || std::strcmp(Py_TYPE(o)->tp_name, "Tensor") != 0 || !in.session->is_trace_tensor(o)) return false;
+  Ref dims = Ref::steal(PyObject_CallMethod(o, "dim", nullptr));
+  return dims && PyLong_AsLong(dims.get()) == 0;
+}
+
+// What a new tensor is made of.
+struct Elements {
+  bool floats = false, ints = false;
+  std::vector<PyObject*> tensors;
+};
+
+// A number, or lists of numbers and of tensors that stand for one.
+bool is_of_numbers(const Interpreter& in, PyObject* data, Elements& elements, int depth = 0) {
   constexpr Py_ssize_t kMost = 32;
-  if (PyFloat_CheckExact(data)) *floats = true;
+  elements.floats |= PyFloat_CheckExact(data);
+  elements.ints |= PyLong_CheckExact(data);
   if (PyFloat_CheckExact(data) || PyLong_CheckExact(data)) return true;
-  if (!is_list(data) || depth > 2 || recorder.is_old(data)) return false;
+  if (depth > 0 && in.session != nullptr && stands_for_a_number(in, data)) {
+    elements.tensors.push_back(data);
+    return true;
+  }
+  if (!is_list(data) || depth > 2 || in.recorder.is_old(data)) return false;
   const Py_ssize_t n = PySequence_Fast_GET_SIZE(data);
   if (n == 0 || n > kMost) return false;
   for (Py_ssize_t i = 0; i < n; ++i)
-    if (!is_of_numbers(PySequence_Fast_GET_ITEM(data, i), recorder, floats, depth + 1)) return false;
+    if (!is_of_numbers(in, PySequence_Fast_GET_ITEM(data, i), elements, depth + 1)) return false;
   return true;
+}
+
+// The type that all of them are promoted to.
+Ref common_dtype(const Elements& elements) {
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  Ref dtype;
+  const auto promote = [&](Ref other) {
+    dtype = dtype && other ? Ref::steal(PyObject_CallMethod(torch, "promote_types", "OO", dtype.get(), other.get()))
+                           : std::move(other);
+  };
+  if (elements.floats) promote(Ref::steal(PyObject_CallMethod(torch, "get_default_dtype", nullptr)));
+  if (elements.ints) promote(Ref::steal(PyObject_GetAttrString(torch, "int64")));
+  for (PyObject* t : elements.tensors) promote(Ref::steal(PyObject_GetAttrString(t, "dtype")));
+  return dtype;
+}
+
+// Python's int or float on the way refuses what overflows, or cuts it off: a cast does not.
+bool hold_as_they_are(const std::vector<PyObject*>& tensors, PyObject* dtype) {
+  const Ref wide = Ref::steal(PyObject_GetAttrString(dtype, "is_floating_point"));
+  if (!wide) return false;
+  PyObject *torch_int64 = of_module("torch", "int64"), *torch_bool = of_module("torch", "bool");
+  return std::all_of(tensors.begin(), tensors.end(), [&](PyObject* t) {
+    const Ref own = Ref::steal(PyObject_GetAttrString(t, "dtype"));
+    const Ref own_wide = Ref::steal(own ? PyObject_GetAttrString(own.get(), "is_floating_point") : nullptr);
+    const Ref own_complex = Ref::steal(own ? PyObject_GetAttrString(own.get(), "is_complex") : nullptr);
+    if (!own_wide || own_complex.get() != Py_False) return false;
+    if (own.get() == dtype || wide.get() == Py_True || own.get() == torch_bool) return true;
+    return own_wide.get() == Py_False && dtype == torch_int64;
+  });
 }
 
 // torch.full((), number), stacked as the lists are.
@@ -38,6 +86,10 @@ PyObject* tensor_of(Interpreter& in, PyObject* data, PyObject* dtype, PyObject* 
     }
     PyObject* all[2] = {nullptr, parts.get()};
     return stack ? in.call(stack.get(), all + 1, 1, nullptr) : nullptr;
+  }
+  if (is_tensor(data)) {
+    Ref alone = Ref::steal(PyObject_CallMethod(data, "detach", nullptr));  // a number has no gradient
+    return alone ? PyObject_CallMethod(alone.get(), "to", "OO", device, dtype) : nullptr;
   }
   static PyObject *const dtype_name = PyUnicode_InternFromString("dtype"), *const device_name =
                                                                                PyUnicode_InternFromString("device");
@@ -66,13 +118,6 @@ Ref zero_like(PyObject* tensor) {
   if (!wide || !complex || !dtype || complex.get() == Py_True) return {};
   if (wide.get() == Py_True) return Ref::steal(PyFloat_FromDouble(0));
   return dtype.get() == of_module("torch", "bool") ? Ref::borrow(Py_False) : Ref::steal(PyLong_FromLong(0));
-}
-
-// Torch takes a tensor for a number where it has no dimensions.
-bool stands_for_a_number(const Interpreter& in, PyObject* o) {
-  if (!is_tensor(o) || std::strcmp(Py_TYPE(o)->tp_name, "Tensor") != 0 || !in.session->is_trace_tensor(o)) return false;
-  Ref dims = Ref::steal(PyObject_CallMethod(o, "dim", nullptr));
-  return dims && PyLong_AsLong(dims.get()) == 0;
 }
 
 }  // namespace
@@ -108,7 +153,11 @@ PyObject* call_full_of_tensor(Interpreter& in, PyObject* f, PyObject* const* arg
   return alone ? PyObject_CallMethod(made.get(), "fill_", "O", alone.get()) : nullptr;
 }
 
-PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames) {
+namespace {
+
+// torch.tensor(data), torch.as_tensor(data). only_of_tensors: what is of numbers alone is somebody else's.
+PyObject* make_of_elements(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames,
+                           bool only_of_tensors) {
   if (!PyCFunction_Check(f)) return nullptr;
   const char* name = reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
   const Native* n = native_function(f);
@@ -117,11 +166,10 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
     return nullptr;
   static PyObject *const dtype_name = PyUnicode_InternFromString("dtype"), *const device_name =
                                                                                PyUnicode_InternFromString("device");
-  bool floats = false;
-  if (!is_of_numbers(args[0], in.recorder, &floats)) return nullptr;
+  Elements elements;
+  if (!is_of_numbers(in, args[0], elements) || (only_of_tensors && elements.tensors.empty())) return nullptr;
   PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-  Ref dtype = Ref::steal(floats ? PyObject_CallMethod(torch, "get_default_dtype", nullptr)
-                                : PyObject_GetAttrString(torch, "int64"));
+  Ref dtype = common_dtype(elements);
   Ref device;
   for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
     PyObject *key = PyTuple_GET_ITEM(kwnames, i), *value = args[1 + i];
@@ -133,12 +181,23 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
       return nullptr;
     }
   }
+  if (!dtype || !hold_as_they_are(elements.tensors, dtype.get())) return nullptr;
   if (!device) {  // (the global state, which is guarded, says it)
     ++in.uninterpreted;
     device = Ref::steal(PyObject_CallMethod(torch, "get_default_device", nullptr));
     --in.uninterpreted;
   }
   return dtype && device ? tensor_of(in, args[0], dtype.get(), device.get()) : nullptr;
+}
+
+}  // namespace
+
+PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames) {
+  return make_of_elements(in, f, args, kwnames, false);
+}
+
+PyObject* call_tensor_of_tensors(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  return nargs == 1 && is_list(args[0]) ? make_of_elements(in, f, args, kwnames, true) : nullptr;
 }
 
 PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {

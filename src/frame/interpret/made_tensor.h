@@ -14,8 +14,9 @@ PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, 
 PyObject* call_new_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
 // tensor.new(2, 3) and tensor.new(other.shape): torch.empty of its dtype on its device. (Of data it stays torch's own.)
 PyObject* call_new_of_sizes(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
-// torch.full(sizes, tensor), full_like and new_full: made of nothing and filled with the tensor. (Torch's own asks for the
-// tensor's number.)
+// torch.tensor([x.sum(), 1, ...]): lists of tensors without dimensions, stacked. (Torch's own asks for their numbers.)
+PyObject* call_tensor_of_tensors(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
+// torch.full(sizes, tensor), full_like and new_full: made of nothing and filled with the tensor.
 PyObject* call_full_of_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
 
 }  // namespace flashover::frame
