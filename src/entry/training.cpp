@@ -285,7 +285,9 @@ class CompiledBackward final : public autograd::Node {
     for (size_t t = 0; t < given.size(); ++t) given[t] = tangents[t].defined();
     // What is kept by reference is not freed by a run for some results: a second one for them is refused here.
     spent_.resize(given.size());
-    for (size_t t = 0; t < given.size(); ++t) TORCH_CHECK(!given[t] || !spent_[t], autograd::ERR_BACKWARD_TWICE);
+    // Where nothing was saved, eager runs it as often as it is asked.
+    for (size_t t = 0; t < given.size(); ++t)
+      TORCH_CHECK(!given[t] || !spent_[t] || saves_nothing(), autograd::ERR_BACKWARD_TWICE);
     const bool all = std::find(given.begin(), given.end(), false) == given.end();
     const std::shared_ptr<const Variant> part = all || !state_->specialize ? nullptr : state_->variant(given);
     std::vector<at::Tensor> inputs;
@@ -343,6 +345,11 @@ class CompiledBackward final : public autograd::Node {
       gradients[i] = g.tangent >= 0 ? tangents[g.tangent] : made[g.output];
     }
     return gradients;
+  }
+
+  bool saves_nothing() const {
+    const auto& all = state_->signature.backward_inputs;
+    return std::all_of(all.begin(), all.end(), [](const auto& in) { return in.kind == Source::kTangent; });
   }
 
   void forget() {

@@ -77,6 +77,7 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   f.special = special_of(schema.name);
   if (!f.special) f.special = fourier_of(schema.name);
   if (!f.special) f.special = convolution_of(schema.name);
+  f.uninitialized = is_uninitialized(schema.name);
   f.is_query = contains(kQueries, schema.name);
   // Masks, the only indices whose number of results is data, have become positions before (special.cpp).
   f.reads_data = f.op->data_sized ||

@@ -593,6 +593,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
     if (!sizes_->empty() && facts.special && !takes_sizes(facts.schema.name)) read_sizes(facts, *stack, base);
     if (facts.special && facts.special(*this, facts, *stack, base)) return;
     call_general(facts, *stack, base);
+    if (facts.uninitialized && fills_new_memory()) fill_new_memory(stack->back().toTensor());
   } catch (const Declined& e) {
     throw_decline(e.what());
   } catch (const UserError& e) {
@@ -714,6 +715,16 @@ bool Recorder::overlaps(const OpFacts& facts) const {
   return false;
 }
 
+// copy_ checks as the others do, but for its meta kernel.
+void Recorder::check_copy_in_itself() const {
+  const TraceImpl *to = operands_[0].impl, *from = operands_.size() > 1 ? operands_[1].impl : nullptr;
+  if (!to || !from || to->storage_id != from->storage_id) return;
+  if (to->is_symbolic() || from->is_symbolic()) throw Declined("copy_ within one memory, at sizes that change");
+  TORCH_CHECK(!is_dense(*to) || surely_apart_or_equal(*to, *from) || !is_dense(*from),
+              "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+              "memory location. Please clone() the tensor before performing the operation.");
+}
+
 // Where ATen cannot tell from the layout whether a write meets what is read, it lets it pass, and its loops read some
 // elements after they were written. A graph reads everything before.
 void Recorder::refuse_ordered_write(const OpFacts& facts) const {
@@ -734,7 +745,10 @@ bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::
   if (!facts.may_rule) return false;
   const sym::AskScope ask(sizes_->empty() ? nullptr : sizes_.get());
   ops::InferContext context{args, type_of_value, &graph_, aten::from_aten(c10::get_default_dtype_as_scalartype())};
-  if (facts.schema.any_written && overlaps(facts)) return false;
+  if (facts.schema.any_written && overlaps(facts)) {
+    if (facts.schema.name == op::copy_) check_copy_in_itself();
+    return false;
+  }
   if (apply_rule(facts, context, outs)) return true;
   check_fits(facts, context);
   return false;

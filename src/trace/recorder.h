@@ -39,9 +39,10 @@ struct OpFacts {
   bool reads_data = false;    // the result or its shape depends on data
   bool may_ask_meta = false;  // ... but not always (repeat_interleave with output_size)
   bool has_tensor_return = false;
-  bool only_writes = false;  // an operator of the program's own that returns nothing but writes arguments
-  bool is_query = false;     // answers about metadata: is_same_size ...; not recorded
-  bool may_rule = false;     // own rules apply
+  bool only_writes = false;    // an operator of the program's own that returns nothing but writes arguments
+  bool uninitialized = false;  // its result holds what was in its memory before
+  bool is_query = false;       // answers about metadata: is_same_size ...; not recorded
+  bool may_rule = false;       // own rules apply
   int device_arg = -1, dtype_arg = -1;
   const c10::KernelFunction* cpp_meta = nullptr;
   bool python_meta = false;
@@ -184,6 +185,7 @@ class Recorder final : public Session {
   size_t maker_of(ValueId value) const;
   bool truth_is_known(Stack& stack) const;
   bool overlaps(const OpFacts& facts) const;
+  void check_copy_in_itself() const;
   void refuse_ordered_write(const OpFacts& facts) const;
   void check_devices(const OpFacts& facts) const;
   bool may_change(const OpFacts& facts, size_t arg) const;
@@ -293,7 +295,11 @@ class Recorder final : public Session {
 // 0 where there is no CUDA: tests trace for a device that is not there.
 int8_t current_cuda_device();
 OpFacts& facts_of(const c10::OperatorHandle& op);
-Special special_of(std::string_view name);      // special.cpp
+Special special_of(std::string_view name);  // special.cpp
+// new_memory.cpp: results that hold what was in their memory before, and what torch fills them with.
+bool is_uninitialized(std::string_view name);
+bool fills_new_memory();
+void fill_new_memory(const at::Tensor& made);
 Special fourier_of(std::string_view name);      // fourier.cpp
 Special convolution_of(std::string_view name);  // convolution.cpp
 const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta,

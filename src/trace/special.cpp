@@ -153,6 +153,7 @@ bool resize(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
   if (aten::to_ints(sizes) != self->sizes().vec()) {
     if (needed > self->storage().nbytes()) {
       if (self->storage().nbytes() != 0 || self->input >= 0) throw Declined("resize_ grows a tensor that has elements");
+      if (fills_new_memory()) throw Declined("resize_ grows a tensor, and new memory is filled for determinism");
       // Nothing was there: new memory.
       static const ops::OpRow* empty = ops::find(op::empty_memory_format);
       TensorType type = recorder.graph().type(self->value);

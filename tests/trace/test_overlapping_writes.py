@@ -100,3 +100,17 @@ def test_random_views() -> None:
         met, apart = met + meet, apart + (not meet)
         flashover.reset()
         assert torch.equal(written(flashover.compile(write, fullgraph=not meet)), want), (to, of)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.flatten()[:4].copy_(x.flatten()[1:5]),
+        lambda x: x.flatten()[:4].view(2, 2).t().copy_(x.flatten()[:4].view(2, 2)),
+        lambda x: x.flatten()[:4].add_(x.flatten()[1:5]),
+    ],
+)
+def test_what_eager_refuses_is_refused(write: Write) -> None:
+    for f in (write, flashover.compile(write)):
+        with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
+            written(f)

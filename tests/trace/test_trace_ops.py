@@ -13,6 +13,7 @@ import torch
 from op_samples import DECLINES, RANDOM, op_db
 from trace_tools import Program, same, tensors_of, trace, type_text
 
+import flashover
 from flashover import _C
 
 # An empty result, whose strides nobody can use.
@@ -149,3 +150,24 @@ def test_all_gradients() -> None:
                 continue
             failures[name] = f"{type(e).__name__}: {str(e)[:200]}"
     assert not failures, f"{len(failures)} of {len(OPS)}:\n" + "\n".join(f"{k}: {v}" for k, v in failures.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bool, torch.int8, torch.int64])
+def test_new_memory_is_filled_where_results_are_deterministic(dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            torch.empty(3, 2, dtype=dtype),
+            torch.empty_like(x, dtype=dtype),
+            torch.empty_strided((2, 3), (1, 2), dtype=dtype),
+            x.new_empty(x.shape[0] + 1, dtype=dtype),
+            torch.empty_permuted((2, 3), (1, 0), dtype=dtype),
+        )
+
+    fast, x = flashover.compile(f, fullgraph=True), torch.ones(4)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for got, want in zip(fast(x), f(x), strict=True):
+            torch.testing.assert_close(got, want, equal_nan=True)
+            assert got.stride() == want.stride()
+    finally:
+        torch.use_deterministic_algorithms(False)

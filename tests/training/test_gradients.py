@@ -185,3 +185,17 @@ def test_checkpoints_with_more_to_say(kept: str) -> None:
     whole(f)(a).backward()
     f(b).backward()
     torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_a_backward_that_keeps_nothing_runs_as_often_as_it_is_asked() -> None:
+    for f in (lambda x: (x + x).sum(), flashover.compile(lambda x: (x + x).sum())):
+        x = torch.ones(3, requires_grad=True)
+        y = f(x)
+        y.backward()
+        y.backward()
+        assert torch.equal(x.grad, torch.full((3,), 4.0))
+    x = torch.ones(3, requires_grad=True)
+    y = flashover.compile(lambda x: (x * x).sum())(x)
+    y.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
