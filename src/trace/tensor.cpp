@@ -210,7 +210,8 @@ c10::intrusive_ptr<c10::TensorImpl> TraceImpl::shallow_copy_and_detach(c10::Vari
 // `t.data = source`.
 void TraceImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& source) {
   const TraceImpl* other = trace_impl(source.get());
-  if (input >= 0 && !data_written) decline_trace(*this, "tensor data replaced: .data of a tensor that outlives the call was assigned");
+  if (input >= 0 && !data_written)
+    decline_trace(*this, "tensor data replaced: .data of a tensor that outlives the call was assigned");
   if (!other) decline_trace(*this, "tensor data replaced: .data of a traced tensor was set to a real tensor");
   copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
   set_symbolic(other->symbolic_);

@@ -218,7 +218,8 @@ bool CallHandlers::arrays(Interpreter& in, const PythonCall& c, PyObject** resul
 
 bool CallHandlers::tensor_makers(Interpreter& in, const PythonCall& c, PyObject** result) {
   if (in.session == nullptr) return false;
-  for (auto* make : {call_new_tensor, call_new_of_sizes, call_tensor_type, call_tensor_of_tensors, call_full_of_tensor}) {
+  for (auto* make :
+       {call_new_tensor, call_new_of_sizes, call_tensor_type, call_tensor_of_tensors, call_full_of_tensor}) {
     *result = make(in, c.f, c.args, c.nargs, c.kwnames);
     if (*result != nullptr || PyErr_Occurred() != nullptr) return true;
   }
