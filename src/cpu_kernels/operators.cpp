@@ -5,6 +5,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_embedding_bag_backward.h>
+#include <ATen/ops/_to_copy.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/convolution.h>
@@ -800,6 +801,13 @@ at::Tensor size_of_data_op(const at::Tensor& number) {
   return at::empty({1}, at::TensorOptions().dtype(at::kBool)).as_strided({size}, {0});
 }
 
+// A number in a tensor, weak in type promotion as Python's numbers are.
+at::Tensor number_op(const at::Tensor& t) {
+  at::Tensor number = at::_to_copy(t.detach().reshape({}), t.is_floating_point() ? at::kDouble : at::kLong);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return number;
+}
+
 void check_sizes_op(int64_t a, int64_t b, int64_t relation, std::string_view what) {
   if (!sym::satisfied(static_cast<sym::Relation>(relation), a, b))
     throw UnexpectedSize("compiled code needs " + std::string(what) + ", and the sides are " + std::to_string(a) +
@@ -900,6 +908,8 @@ void register_operators() {
     define_recurrent(library);
     library.def("size_of_data(Tensor number) -> Tensor");
     library.impl("size_of_data", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, size_of_data_op));
+    library.def("number(Tensor t) -> Tensor");
+    library.impl("number", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, number_op));
     library.def("check_sizes(int a, int b, int relation, str what) -> ()");
     library.impl("check_sizes", torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, check_sizes_op));
     whole.release();  // never unloaded: plans may run until the process ends

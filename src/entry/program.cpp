@@ -140,7 +140,8 @@ std::vector<std::string> problems_of(const Entry& e) {
         "takes the number that a tensor holds, or computes with sizes in Python, and that decides what runs");
   if (c.calls) out.emplace_back("enters or leaves a context manager of its own while the result is made");
   for (const frame::ReconstructionStep& s : c.reconstruction)
-    if (s.kind == frame::ReconstructionStep::Kind::kNumber) {
+    if (s.kind == frame::ReconstructionStep::Kind::kNumber ||
+        s.kind == frame::ReconstructionStep::Kind::kNumberOfData) {
       out.emplace_back("a result is a number that follows from sizes or from what tensors hold");
       break;
     }

@@ -85,6 +85,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
   PyObject* result = nullptr;
   bool ran = false;
   run::failure_was_undone() = false;
+  frame::number_of_data_failed() = false;
   const auto undone = [&] { return !ran && (e->repeatable || run::failure_was_undone()); };
   // Other threads may change dicts while the graph runs, and finalizers while the result is made: dicts that are made
   // for a result are always as many.
@@ -131,6 +132,10 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
     for (PyObject* o : wrapped) Py_XDECREF(o);
   } catch (abi::__forced_unwind&) {
     wait_for_the_end();
+    if (!result && frame::number_of_data_failed() && e->repeatable) {
+      PyErr_Clear();
+      repeat = {true, EagerCause::kRaises, "what was compiled raised for what a tensor holds"};
+    }
   } catch (python_error& error) {
     error.restore();
   } catch (const run::Mismatch& m) {

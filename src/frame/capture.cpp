@@ -448,6 +448,7 @@ void Run::reconstruct(TorchState& state, const HandledException& handled) {
     out.result = reconstructor.make(result.get());
   }
   if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : reconstructor.make(handled.now());
+  reconstructor.numbers_of_data();
   reconstructor.effects();
   in.context.torch.leave_inference_modes();  // what follows leaves them for real
   if (calls) out.torch_graph = calls->graph_of(reconstructor.outputs()).release();
@@ -551,6 +552,9 @@ void Run::finish(Reconstructor& reconstructor, size_t inputs) {
   out.graph = session.end(reconstructor.outputs(), out.constants);
   out.version_steps = session.version_steps();
   out.own_counters = session.own_counters();
+  // Such a call runs again, as the program itself.
+  if (reconstructor.may_raise() && (out.calls || !graph::repeatable(out.graph)))
+    throw Declined("data-dependent: what is computed of a number that follows from data may raise");
   if (in.recorder.tensor_sources().size() != inputs) throw Declined("training: the backward reads a new tensor");
   out.input_sources.resize(out.graph.inputs.size(), kNoSource);
   out.narrowed_inputs = std::move(in.narrowed_inputs);

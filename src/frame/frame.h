@@ -66,6 +66,7 @@ struct ReconstructionStep {
     kNumber,         // index: step of Capture::numbers
     kEnter,          // items[0].__enter__()
     kLeave,          // items[0].__exit__(None, None, None)
+    kNumberOfData,   // index: of Capture::numbers_of_data; items: what it is made of
   };
   Kind kind;
   int32_t index = -1;
@@ -73,6 +74,17 @@ struct ReconstructionStep {
   PyObject* object = nullptr;
   std::vector<int32_t> items;
 };
+
+// A number that is known once the graph ran.
+struct NumberOfData {
+  enum class Kind : uint8_t { kItem, kList, kElement, kComputed };
+  Kind kind = Kind::kItem;  // tensor.item(); all of a tensor in one list; list[at]; step, with items for its operands
+  int64_t at = 0;
+  NumberStep step;
+};
+// Whether the last number on this thread that could not be had was one of these: what a call of the program raises, or
+// gives another type, for what tensors hold.
+bool& number_of_data_failed();
 
 // Writes to objects that outlive the call, in program order, applied after the graph ran. All items are registers.
 struct Effect {
@@ -163,6 +175,7 @@ struct Capture {
   bool larger_was_read = false;   // this call has another number than the trace: it is no trace of this call
   bool larger_than_call = false;  // a size of 1 was traced as a larger one: whether it serves this call, `sizes` says
   std::vector<BrokenMark> broken_marks;
+  std::vector<NumberOfData> numbers_of_data;
   NumberProgram numbers;  // its values stand behind the required objects when reconstruction and effects run
   std::vector<int32_t> number_inputs;  // by graph input: step of `numbers`, or -1
   std::vector<int32_t> size_inputs;    // the same of ints that are sizes

@@ -139,6 +139,14 @@ PyObject* own_number(PyObject* number) {
   return compat::copy_of_int(number);
 }
 
+PyObject* evaluate_step(const NumberStep& step, const std::vector<PyObject*>& values) {
+  NumberStep s = step;
+  s.a = 0;
+  s.b = s.b < 0 ? -1 : 1;
+  Ref v = Ref::steal(run_number_step(s, values, nullptr, nullptr));
+  return v && Py_TYPE(v.get()) == s.type ? v.release() : nullptr;
+}
+
 bool evaluate(const NumberProgram& p, PyObject* const* objects, ReadItem read, std::vector<PyObject*>& values) {
   values.reserve(p.steps.size());
   const auto miss = [&] {
@@ -183,6 +191,10 @@ PyObject* Numbers::add(NumberStep step, PyObject* value) {
   Ref own = Ref::steal(own_number(Ref::steal(value).get()));
   if (!own || program.steps.size() >= kMaxSteps) throw Declined("too many numbers that change");
   if (follows_data(step)) {
+    const auto at = static_cast<int32_t>(program.steps.size());
+    step.type = Py_TYPE(own.get());
+    if (may_raise(step)) may_raise_.insert(at);
+    computed_.emplace(at, step);
     step.kind = NumberStep::Kind::kOfData;
     step.object = nullptr;
   }
@@ -207,14 +219,6 @@ bool Numbers::follows_data(const NumberStep& s) const {
     return i >= 0 && program.steps[static_cast<size_t>(i)].kind == NumberStep::Kind::kOfData;
   };
   return does(s.a) || does(s.b);
-}
-
-PyObject* Numbers::of_data(PyObject* tensor) {
-  const std::optional<sym::Expr> e = session_->size_of_data(tensor);
-  if (!e) return nullptr;
-  if (e->is_const()) return PyLong_FromLongLong(e->value());
-  PyObject* known = of_size(*e);
-  return known ? Py_NewRef(known) : nullptr;
 }
 
 PyObject* Numbers::from_source(guards::SourceId source, PyObject* value) {
@@ -949,7 +953,7 @@ PyObject* Numbers::symbols(PyObject* o, int depth) {
     }
     Ref& symbol = symbols_[static_cast<size_t>(step)];
     if (const auto size = sizes_.find(step); size != sizes_.end()) return session_->size_symbol(size->second);
-    if (is_of_data(o)) throw Declined("data-dependent: a number that is computed of a size that follows from data");
+    if (is_of_data(o)) return symbol_of_data(o);
     if (!symbol) {
       int32_t input = -1;
       symbol = Ref::steal(session_->add_number(o, "number " + std::to_string(step), input));

@@ -64,6 +64,9 @@ PyObject* power(PyObject* a, PyObject* b);  // a ** b
 // Number in a 0-d CPU tensor of that dtype. New reference; null: it is not such a tensor.
 using ReadItem = PyObject* (*)(PyObject* tensor, DType dtype);
 // values: one a step, new references. False, without an error: a miss.
+// values: of its operands, which are numbers 0 and 1 then. New reference; null: with an error, or another type than the
+// step has.
+PyObject* evaluate_step(const NumberStep& step, const std::vector<PyObject*>& values);
 bool evaluate(const NumberProgram& program, PyObject* const* objects, ReadItem read, std::vector<PyObject*>& values);
 
 class SourceTracker;
@@ -87,12 +90,24 @@ class Numbers {
   PyObject* of_sizes(PyObject* o);
   bool all_sizes(PyObject* o, int depth = 0) const;  // the numbers in it are sizes
   PyObject* item(PyObject* tensor);                  // null: not a number that follows from inputs
-  PyObject* of_data(PyObject* tensor);               // the size that its one whole number says; null: it says none
+  // The number that it holds when the program runs: a size where it is whole. Null: none that may be open.
+  PyObject* of_data(PyObject* tensor);
+  PyObject* list_of_data(PyObject* tensor);  // the same of its tolist()
   bool is_of_data(PyObject* o) const {               // such a size, or computed of one
     const int32_t step = step_of(o);
     return step >= 0 && program.steps[static_cast<size_t>(step)].kind == NumberStep::Kind::kOfData;
   }
   bool any_of_data() const { return any_of_data_; }
+  // Where a number that follows from data comes from: a tensor, or an element of it.
+  struct InTensor {
+    Ref tensor;
+    int64_t at = -1;  // of the tensor with all dimensions in one; -1: it is one number
+  };
+  const InTensor* in_tensor(int32_t step) const;
+  const NumberStep* computed_of_data(int32_t step) const;  // null: it is not computed of others
+  Ref size_in_tensor(int32_t step) const;                  // of one that is a size; null: it is none
+  bool may_raise_of_data(int32_t step) const { return may_raise_.contains(step); }
+  const std::vector<int32_t>& must_be_computed() const { return must_be_computed_; }
   bool was_read(PyObject* o) const {  // its value is guarded
     const int32_t step = step_of(o);
     return step >= 0 && read_[static_cast<size_t>(step)] != 0;
@@ -156,6 +171,10 @@ class Numbers {
   PyObject* add(NumberStep step, PyObject* value);  // steals value; borrowed result
   void read_step(int32_t step);
   bool follows_data(const NumberStep& s) const;
+  bool may_raise(const NumberStep& s) const;
+  PyObject* element_of_data(PyObject* copy, int64_t at, PyObject* select_from);
+  Ref tensor_of_data(int32_t step);  // f64; null: no tensor is computed for it
+  PyObject* symbol_of_data(PyObject* o);
   static bool usual_truth(sym::Relation r, sym::Expr a, sym::Expr b);
   [[noreturn]] void refuse_question(sym::Expr a, sym::Expr b, int op);
   Ref rounded(PyObject* o);  // to f32
@@ -171,6 +190,10 @@ class Numbers {
   std::unordered_map<int32_t, FloatOfSize> floats_;  // by step
   std::unordered_map<ValueId, int32_t> by_value_;
   bool any_of_data_ = false;
+  std::unordered_map<int32_t, InTensor> in_tensors_;        // by step, as what follows
+  std::unordered_map<int32_t, NumberStep> computed_;        // of data, what the steps would be
+  std::unordered_set<int32_t> may_raise_;                   // for some data
+  std::vector<int32_t> must_be_computed_;                   // though nothing may show them: they may raise
 };
 
 // A new object with the same value, also where CPython would share one.

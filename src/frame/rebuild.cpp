@@ -223,9 +223,32 @@ PyObject* rebuild_function(const Operands& item) {
   return made;
 }
 
-PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* const* objects, size_t numbers,
+PyObject* make_number_of_data(const NumberOfData& n, const Operands& item) {
+  switch (n.kind) {
+    case NumberOfData::Kind::kItem:
+      return PyObject_CallMethod(item(0), "item", nullptr);
+    case NumberOfData::Kind::kList: {
+      Ref flat = Ref::steal(PyObject_CallMethod(item(0), "reshape", "i", -1));
+      return flat ? PyObject_CallMethod(flat.get(), "tolist", nullptr) : nullptr;
+    }
+    case NumberOfData::Kind::kElement:
+      return Py_XNewRef(PyList_GetItem(item(0), static_cast<Py_ssize_t>(n.at)));
+    case NumberOfData::Kind::kComputed:
+      break;
+  }
+  std::vector<PyObject*> values;
+  for (Py_ssize_t i = 0; i < item.size(); ++i) values.push_back(item(i));
+  PyObject* made = evaluate_step(n.step, values);
+  if (made != nullptr) return made;
+  number_of_data_failed() = true;
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "flashover: a number of data is of another type");
+  return nullptr;
+}
+
+PyObject* run_step(const Capture& capture, const ReconstructionStep& s, const Registers& r, PyObject* const* objects,
                    PyObject* const* outputs) {
   using Kind = ReconstructionStep::Kind;
+  const size_t numbers = capture.required.size();
   const Operands item{s, r};
   const Py_ssize_t n = item.size();
   PyObject* const class_of_it = s.type < 0 ? s.object : r[s.type];
@@ -319,6 +342,8 @@ PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* co
       return PyObject_CallMethod(item(0), "__exit__", "OOO", Py_None, Py_None, Py_None);
     case Kind::kNumber:
       return Py_NewRef(objects[numbers + static_cast<size_t>(s.index)]);
+    case Kind::kNumberOfData:
+      return make_number_of_data(capture.numbers_of_data[static_cast<size_t>(s.index)], item);
   }
   PyErr_SetString(PyExc_SystemError, "flashover: a recipe step of an unknown kind");
   return nullptr;
@@ -405,7 +430,7 @@ int run_effect(const Effect& e, const Registers& r) {
 bool run_steps(const Capture& capture, Registers& r, PyObject* const* objects, PyObject* const* graph_outputs) {
   r.values.reserve(capture.reconstruction.size());
   for (const ReconstructionStep& s : capture.reconstruction) {
-    PyObject* v = run_step(s, r, objects, capture.required.size(), graph_outputs);
+    PyObject* v = run_step(capture, s, r, objects, graph_outputs);
     if (v == nullptr) return false;
     r.values.push_back(v);
   }
@@ -427,10 +452,15 @@ bool run_steps(const Capture& capture, Registers& r, PyObject* const* objects, P
 
 }  // namespace
 
+bool& number_of_data_failed() {
+  thread_local bool failed = false;
+  return failed;
+}
+
 PyObject* rebuild(const Capture& capture, PyObject* const* objects, PyObject* const* graph_outputs) {
   using Kind = ReconstructionStep::Kind;
   const ReconstructionStep& last = capture.reconstruction[static_cast<size_t>(capture.result)];
-  if (capture.effects.empty() && !capture.calls && capture.state.empty() &&
+  if (capture.effects.empty() && !capture.calls && capture.numbers_of_data.empty() && capture.state.empty() &&
       capture.handled == Capture::kAsBefore) {  // the common shapes, without registers
     if (last.kind == Kind::kGraphOutput) return Py_NewRef(graph_outputs[last.index]);
     if (last.kind == Kind::kTuple) {

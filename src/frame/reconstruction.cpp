@@ -169,7 +169,7 @@ int32_t Reconstructor::make(PyObject* o) {
     return it->second;
   }
   if (in_.recorder.numbers.is_of_data(o))
-    throw Declined("data-dependent: a number that follows from data is handed out");
+    return registers_[o] = make_number_of_data(in_.recorder.numbers.step_of(o));
   if (const int32_t number = in_.recorder.numbers.step_of(o); number >= 0)
     return registers_[o] = step(Kind::kNumber, nullptr, {}, number);
   if (Py_TYPE(o) == known_types().size && in_.recorder.numbers.holds(o)) {
@@ -260,6 +260,48 @@ int32_t Reconstructor::make(PyObject* o) {
   registers_[o] = r;
   if (depth_ == 0) fill_cells();
   return r;
+}
+
+int32_t Reconstructor::make_number_of_data(int32_t number) {
+  if (const auto known = numbers_of_data_.find(number); known != numbers_of_data_.end()) return known->second;
+  const Numbers& numbers = in_.recorder.numbers;
+  const auto add = [&](NumberOfData n, std::vector<int32_t> items) {
+    capture_.numbers_of_data.push_back(std::move(n));
+    return step(ReconstructionStep::Kind::kNumberOfData, nullptr, std::move(items),
+                static_cast<int32_t>(capture_.numbers_of_data.size() - 1));
+  };
+  using Kind = NumberOfData::Kind;
+  const auto made = [&]() -> int32_t {
+    if (const Numbers::InTensor* in = numbers.in_tensor(number)) {
+      if (in->at < 0) return add({Kind::kItem}, {make(in->tensor.get())});
+      const auto [list, first] = lists_of_data_.try_emplace(in->tensor.get(), -1);
+      if (first) list->second = add({Kind::kList}, {make(in->tensor.get())});
+      return add({Kind::kElement, in->at}, {list->second});
+    }
+    const NumberStep* computed = numbers.computed_of_data(number);
+    if (computed == nullptr) {
+      kept_.push_back(numbers.size_in_tensor(number));
+      if (!kept_.back()) throw Declined("data-dependent: a number that follows from data is handed out");
+      return add({Kind::kItem}, {make(kept_.back().get())});
+    }
+    may_raise_ = may_raise_ || numbers.may_raise_of_data(number);
+    std::vector<int32_t> operands;
+    for (int32_t of : {computed->a, computed->b}) {
+      if (of < 0) continue;
+      const NumberStep& s = numbers.program.steps[static_cast<size_t>(of)];
+      operands.push_back(s.kind == NumberStep::Kind::kOfData ? make_number_of_data(of)
+                         : s.kind == NumberStep::Kind::kConstant
+                             ? step(ReconstructionStep::Kind::kConstant, s.object.get())
+                             : step(ReconstructionStep::Kind::kNumber, nullptr, {}, of));
+    }
+    return add({Kind::kComputed, 0, *computed}, std::move(operands));
+  }();
+  return numbers_of_data_[number] = made;
+}
+
+void Reconstructor::numbers_of_data() {
+  const std::vector<int32_t> steps = in_.recorder.numbers.must_be_computed();
+  for (int32_t step : steps) make_number_of_data(step);
 }
 
 void Reconstructor::fill_cells() {

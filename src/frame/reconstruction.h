@@ -18,8 +18,10 @@ class Reconstructor {
 
   int32_t make(PyObject* o);              // the register that holds `o`; throws Declined for what cannot be made again
   void input_hooks();                     // those that are registered still, in order; before all others
+  void numbers_of_data();                 // those that may raise, and nothing shows
   void effects();                         // what the journal says was written, as it ended
   void frames(const Snapshot& snapshot);  // Capture::frames
+  bool may_raise() const { return may_raise_; }  // for what tensors hold
   const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
   // Index in Capture::required.
   int32_t require(SourceId id);
@@ -30,6 +32,7 @@ class Reconstructor {
   // A step that makes an instance of a class.
   int32_t instance(ReconstructionStep::Kind kind, PyObject* type, std::vector<int32_t> items = {});
   int32_t make_object(PyObject* o);
+  int32_t make_number_of_data(int32_t step);  // of Interpreter::recorder's numbers
   int32_t make_hook(const InputHook& hook);  // its handle
   std::vector<int32_t> elements(PyObject* sequence);
   int32_t make_container(PyObject* o);
@@ -53,6 +56,9 @@ class Reconstructor {
   std::unordered_map<PyObject*, int32_t> registers_;
   std::vector<PyObject*> outputs_;
   std::unordered_map<SourceId, int32_t> required_;
+  std::unordered_map<int32_t, int32_t> numbers_of_data_;  // by step: registers
+  std::unordered_map<PyObject*, int32_t> lists_of_data_;  // by tensor: registers
+  bool may_raise_ = false;
   std::vector<std::pair<int32_t, PyObject*>> cells_;  // made empty, filled when their contents can refer to them
   std::vector<Ref> kept_;
   int depth_ = 0;

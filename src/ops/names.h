@@ -32,6 +32,7 @@ constexpr bool is_aten(std::string_view name) { return name.starts_with("aten.")
 // A number in a tensor as a size: the result has so many elements and no memory. Sizes that are to be as the trace took
 // them for.
 inline constexpr char size_of_data[] = "flashover.size_of_data.default";
+inline constexpr char number[] = "flashover.number.default";
 inline constexpr char check_sizes[] = "flashover.check_sizes.default";
 // flex_attention (ops/flex.cpp): scores of queries and keys, what weighs values by them, and both with all that lies
 // between them as one kernel (loops/attention.h).

@@ -71,6 +71,9 @@ class Recorder final : public Session {
   void add_made_subclass(PyObject* made) override;  // subclass.cpp
   sym::Environment& sizes() override { return *sizes_; }
   std::optional<sym::Expr> size_of_data(PyObject* tensor) override;  // data_sizes.cpp
+  PyObject* copy_of_data(PyObject* tensor) override;                 // data_numbers.cpp, as what follows
+  PyObject* symbol_of_data(PyObject* copy, PyObject* number, ValueId& value) override;
+  PyObject* tensor_of_size(sym::Expr e) override;
   // Where a mask is true, one tensor of positions a dimension; nullopt: this trace may not ask data.
   std::optional<std::vector<at::Tensor>> positions_of(const at::Tensor& mask);
   sym::Expr add_size(int64_t now, const std::string& name, int32_t& input) override;
@@ -237,6 +240,9 @@ class Recorder final : public Session {
   void check_inputs_unchanged() const;
   void count_versions();
   void find_own_counters(const std::vector<PyObject*>& outputs);
+  const at::Tensor* tensor_of_data(PyObject* object) const;
+  bool fits_data(const OpFacts& facts, const std::vector<Arg>& args, const std::vector<TensorType>& outs) const;
+  void drop_unread_sizes();
   void keep_constants_constant();
   void swap_back();
   void deactivate();
@@ -254,7 +260,8 @@ class Recorder final : public Session {
     std::vector<at::Tensor> positions;
     ValueId value = kNoValue;
   };
-  std::unordered_map<ValueId, Found> numbers_found_, positions_found_, nonzeros_found_;
+  std::unordered_map<ValueId, Found> numbers_found_, positions_found_, nonzeros_found_, copies_found_;
+  std::unordered_map<ValueId, DType> data_numbers_;  // symbol_of_data()'s: what they were copied from
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;

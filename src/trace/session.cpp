@@ -536,6 +536,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
     add_extra_outputs();
     add_gradient_outputs();
     substitute_sizes();
+    drop_unread_sizes();
     admit_small_sizes();
     keep_constants_constant();
   } catch (...) {

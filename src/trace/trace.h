@@ -94,6 +94,14 @@ class Session {
   bool own_operators = false;
   // The number in a tensor of one whole number, as a size; nullopt: of another tensor, or known as it is.
   virtual std::optional<sym::Expr> size_of_data(PyObject* tensor) = 0;
+  // What a tensor holds now, where the trace does not know it: a copy that nothing writes, without dimensions where it
+  // is one number (a new reference). Null: of another tensor.
+  virtual PyObject* copy_of_data(PyObject* tensor) = 0;
+  // Such a copy of one number, floating or whole, as a number in calls of torch (a new reference; `number` shows its
+  // type). Null: torch has no such number.
+  virtual PyObject* symbol_of_data(PyObject* copy, PyObject* number, ValueId& value) = 0;
+  // A size as a tensor of one number: a new reference.
+  virtual PyObject* tensor_of_size(sym::Expr e) = 0;
   // What was asked of the sizes that are symbols.
   virtual sym::Environment& sizes() = 0;
   // A Python int that is a symbol: an input of so many elements, which nothing reads.

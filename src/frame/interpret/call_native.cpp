@@ -98,6 +98,8 @@ PyObject* constant_list(PyObject* tensor, Numbers* numbers) {
     PyObject* size = numbers != nullptr ? numbers->of_data(tensor) : nullptr;
     return size != nullptr ? size : PyObject_CallMethod(tensor, "item", nullptr);
   }
+  if (PyObject* list = numbers != nullptr ? numbers->list_of_data(tensor) : nullptr) return list;
+  if (PyErr_Occurred()) return nullptr;
   const Py_ssize_t n = PyObject_Size(tensor);
   constexpr Py_ssize_t kMost = 64;
   if (n < 0) return nullptr;

@@ -347,7 +347,14 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
       PyObject* one[1] = {number.get()};
       return (*result = numbers.call(f, one, 1)) != nullptr;
     }
-    if (f != reinterpret_cast<PyObject*>(&PyFloat_Type) && (*result = numbers.of_data(tensor)) != nullptr) return true;
+    if (Ref number = Ref::steal(numbers.of_data(tensor))) {
+      const bool is_float = PyFloat_CheckExact(number.get());
+      if (!PyType_Check(f) || (f == reinterpret_cast<PyObject*>(&PyFloat_Type)) == is_float)
+        return (*result = number.release()) != nullptr;
+      PyObject* one[1] = {number.get()};
+      if (numbers.is(number.get())) return (*result = numbers.call(f, one, 1)) != nullptr;
+      return (*result = PyObject_CallOneArg(f, number.get())) != nullptr;
+    }
   }
   if (!numbers.any()) return false;
   const size_t count = nargs + keyword_count(kwnames);

@@ -13,6 +13,14 @@ bool same_device(Builder& b, const Node& n) { return result(b, n).device.type ==
 bool cast(Builder& b, const Node& n, Outs& outs) {
   return same_device(b, n) && done(b, in(n, 0), result(b, n).dtype, outs);
 }
+// (A value of its own, also of the same dtype: it is weak.)
+bool number_of_data(Builder& b, const Node& n, Outs& outs) {
+  TensorType t = result(b, n);
+  const ValueId x = b.reshape(in(n, 0), {});
+  outs = {b.emit(Prim::convert, {Ref{x}, t.dtype})};
+  b.graph().values[static_cast<size_t>(outs[0])].type.wrapped_number = true;
+  return true;
+}
 bool copy(Builder& b, const Node& n, Outs& outs) {  // (self, src): src as self's dtype and sizes
   TensorType t = result(b, n);
   if (type(b, n, 1).device != t.device) return false;
@@ -109,6 +117,7 @@ void add_copies(DecompositionRows& r) {
   add<cast>(r, {op::_to_copy, op::clone, op::alias, op::detach, op::lift_fresh, op::lift_fresh_copy, op::alias_copy,
                 op::detach_copy});
   add<copy>(r, {op::copy});
+  add<number_of_data>(r, {op::number});
   add<constant_fill<0>>(r, {op::zero, op::zeros, op::zeros_like, op::new_zeros, op::_efficientzerotensor});
   // Whatever memory held is as good as zero, and zero is the same twice.
   add<constant_fill<0>>(r, {op::empty_memory_format, op::empty_strided, op::empty_permuted, op::empty_like,

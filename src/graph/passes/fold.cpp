@@ -207,7 +207,8 @@ bool convert_chain(Rewriter& r, const Node& n, Values& results, const void* user
   const auto& [options, in_memory] = *static_cast<const Facts*>(user);
   const ValueId x = ops::as_value(n.args[0]);
   const DType to = ops::as_dtype(n.args[1]);
-  if (r.b.dtype(x) == to) {
+  const bool weak = r.b.type(n.outs[0]).wrapped_number;
+  if (r.b.dtype(x) == to && weak == r.b.type(x).wrapped_number) {
     results = {x};
     return true;
   }
@@ -222,7 +223,7 @@ bool convert_chain(Rewriter& r, const Node& n, Values& results, const void* user
                      (r.b.type(x).device.type == DeviceType::kCUDA && (r.uses(x) > 1 || r.uses(n.outs[0]) > 1));
   const bool through_narrow = !options.strict_numerics && !asked_for && !stays && from == DType::kF32 &&
                               is_reduced(middle) && to == DType::kF32;
-  if (!lossless(from, middle) && !through_narrow) return false;
+  if ((!lossless(from, middle) && !through_narrow) || weak) return false;
   results = {r.b.convert(y, to)};
   return true;
 }

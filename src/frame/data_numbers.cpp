@@ -1,0 +1,225 @@
+// Numbers that follow from data: what tensors hold is known once the graph ran. What Python computes of them runs then,
+// with CPython's own arithmetic; tensors that are computed with them are computed of 0-d tensors.
+#include <cmath>
+#include <cstring>
+#include <string_view>
+
+#include "frame/interpret/instructions.h"
+#include "frame/numbers.h"
+#include "frame/observe.h"
+#include "trace/trace.h"
+
+namespace flashover::frame {
+namespace {
+
+// What stands for a float that nobody knows: nothing raises for it, and it is not whole.
+constexpr double kSomeFloat = 1.5;
+constexpr long long kExactInFloats = 1LL << 53;
+// Arguments of BINARY_OP, in place or not.
+constexpr int kAdd = 0, kAnd = 1, kFloorDivide = 2, kMultiply = 5, kRemainder = 6, kOr = 7, kSubtract = 10,
+              kTrueDivide = 11, kXor = 12, kInPlaceBy = 13;
+
+bool is_nonzero(PyObject* o) { return o != nullptr && PyObject_IsTrue(o) == 1; }
+
+}  // namespace
+
+const Numbers::InTensor* Numbers::in_tensor(int32_t step) const {
+  const auto known = in_tensors_.find(step);
+  return known == in_tensors_.end() ? nullptr : &known->second;
+}
+
+const NumberStep* Numbers::computed_of_data(int32_t step) const {
+  const auto known = computed_.find(step);
+  return known == computed_.end() ? nullptr : &known->second;
+}
+
+Ref Numbers::size_in_tensor(int32_t step) const {
+  const auto size = sizes_.find(step);
+  return Ref::steal(size == sizes_.end() ? nullptr : session_->tensor_of_size(size->second));
+}
+
+PyObject* Numbers::of_data(PyObject* tensor) {
+  const std::optional<sym::Expr> size = session_->size_of_data(tensor);
+  if (size && size->is_const()) return PyLong_FromLongLong(size->value());
+  Ref copy = Ref::steal(session_->copy_of_data(tensor));
+  if (session_->declined()) throw Declined(session_->decline_reason());
+  PyObject* known = size ? of_size(*size) : nullptr;
+  if (known == nullptr && (!copy || size)) return nullptr;
+  if (known == nullptr) {
+    Ref type = Ref::steal(PyObject_CallMethod(copy.get(), "is_floating_point", nullptr));
+    if (type.get() != Py_True) return nullptr;  // a truth, of which there are two objects
+    NumberStep s;
+    s.kind = NumberStep::Kind::kOfData;
+    known = add(std::move(s), PyFloat_FromDouble(kSomeFloat));
+  }
+  if (copy) in_tensors_.try_emplace(step_of(known), InTensor{std::move(copy), -1});
+  return Py_NewRef(known);
+}
+
+// copy[at], of all its elements in a row; select_from: the same element as a tensor, or null.
+PyObject* Numbers::element_of_data(PyObject* copy, int64_t at, PyObject* select_from) {
+  PyObject* known = nullptr;
+  if (const std::optional<sym::Expr> size = select_from ? session_->size_of_data(select_from) : std::nullopt) {
+    if (size->is_const()) return PyLong_FromLongLong(size->value());
+    known = of_size(*size);
+  }
+  if (known == nullptr) {
+    NumberStep s;
+    s.kind = NumberStep::Kind::kOfData;
+    known = add(std::move(s), select_from == nullptr ? PyFloat_FromDouble(kSomeFloat) : PyLong_FromLong(3));
+  }
+  in_tensors_.try_emplace(step_of(known), InTensor{Ref::borrow(copy), at});
+  return Py_NewRef(known);
+}
+
+// Null without an error: not of such a tensor, or of too many numbers.
+PyObject* Numbers::list_of_data(PyObject* tensor) {
+  constexpr int64_t kMost = 4096, kMostSizes = 64;
+  Ref copy = Ref::steal(session_->copy_of_data(tensor));
+  if (!copy) return nullptr;
+  Ref floats = Ref::steal(PyObject_CallMethod(copy.get(), "is_floating_point", nullptr)),
+      shape = Ref::steal(PyObject_GetAttrString(tensor, "shape")),
+      flat = Ref::steal(PyObject_CallMethod(tensor, "reshape", "i", -1)),
+      dtype = Ref::steal(PyObject_GetAttrString(tensor, "dtype"));
+  if (!floats || !shape || !flat || !dtype || dtype.get() == of_module("torch", "bool")) return nullptr;
+  const int64_t count = PyObject_Size(flat.get());
+  const bool whole = floats.get() != Py_True;
+  if (count > (whole ? kMostSizes : kMost)) return nullptr;
+  int64_t at = 0;
+  const std::function<Ref(Py_ssize_t)> part = [&](Py_ssize_t dim) -> Ref {
+    if (dim == PyTuple_GET_SIZE(shape.get())) {
+      Ref element =
+          Ref::steal(whole ? PyObject_CallMethod(flat.get(), "select", "iL", 0, static_cast<long long>(at)) : nullptr);
+      if (whole && !element) return {};
+      const int64_t its = count == 1 ? -1 : at;
+      ++at;
+      return Ref::steal(element_of_data(copy.get(), its, element.get()));
+    }
+    Ref list = Ref::steal(PyList_New(0));
+    const int64_t n = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.get(), dim));
+    for (int64_t i = 0; list && i < n; ++i) {
+      const Ref item = part(dim + 1);
+      if (!item || PyList_Append(list.get(), item.get()) < 0) return {};
+    }
+    return list;
+  };
+  return part(0).release();
+}
+
+// Whether CPython raises for some data, or gives a number of another type. (Whole numbers of 64 bits in one operation
+// never leave the range of floats.)
+bool Numbers::may_raise(const NumberStep& s) const {
+  using Kind = NumberStep::Kind;
+  const auto value = [&](int32_t i) { return objects_[static_cast<size_t>(i)].get(); };
+  const auto is_float = [&](int32_t i) { return PyFloat_CheckExact(value(i)) != 0; };
+  const auto is_short = [&](int32_t i) { return is_float(i) || computed_of_data(i) == nullptr; };
+  const auto is_constant = [&](int32_t i) { return program.steps[static_cast<size_t>(i)].kind == Kind::kConstant; };
+  switch (s.kind) {
+    case Kind::kBinary: {
+      if (PyUnicode_CheckExact(value(s.a))) return false;  // strings one behind the other
+      const bool fits = is_short(s.a) && is_short(s.b);
+      const bool same = is_float(s.a) == is_float(s.b);
+      const bool divides = is_constant(s.b) && is_nonzero(value(s.b));
+      switch (s.op % kInPlaceBy) {
+        case kAdd:
+        case kSubtract:
+        case kMultiply:
+          return !same && !fits;
+        case kTrueDivide:
+          return !divides || !fits;
+        case kFloorDivide:
+        case kRemainder:
+          return !divides || !same;
+        case kAnd:
+        case kOr:
+        case kXor:
+          return false;
+        default:
+          return true;
+      }
+    }
+    case Kind::kUnary:
+    case Kind::kRound:
+      return false;
+    case Kind::kFormat: {
+      const char* spec = s.object ? PyUnicode_AsUTF8(s.object.get()) : "";
+      if (spec == nullptr) PyErr_Clear();
+      return spec == nullptr || std::strchr(spec, 'c') != nullptr || !is_short(s.a);
+    }
+    case Kind::kCall: {
+      if (s.object.get() == reinterpret_cast<PyObject*>(&PyUnicode_Type)) return !is_short(s.a);
+      if (s.object.get() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return !is_short(s.a);
+      if (s.object.get() == reinterpret_cast<PyObject*>(&PyLong_Type)) return is_float(s.a);
+      const std::string_view name =
+          PyCFunction_Check(s.object.get()) ? reinterpret_cast<PyCFunctionObject*>(s.object.get())->m_ml->ml_name : "";
+      return name != "abs" && name != "repr" && name != "fabs";
+    }
+    default:
+      return true;
+  }
+}
+
+// As Python computes floats: what one of two whole numbers or a constant is has to be exact in them.
+Ref Numbers::tensor_of_data(int32_t step) {
+  const auto as_float = [](const Ref& t) { return Ref::steal(t ? PyObject_CallMethod(t.get(), "double", nullptr) : nullptr); };
+  if (const InTensor* in = in_tensor(step)) {
+    Ref number = in->at < 0 ? in->tensor : Ref();
+    if (!number) {
+      Ref flat = Ref::steal(PyObject_CallMethod(in->tensor.get(), "reshape", "i", -1));
+      number = Ref::steal(
+          flat ? PyObject_CallMethod(flat.get(), "select", "iL", 0, static_cast<long long>(in->at)) : nullptr);
+    }
+    return PyFloat_CheckExact(objects_[static_cast<size_t>(step)].get()) ? as_float(number) : Ref();
+  }
+  if (sizes_.contains(step)) return as_float(size_in_tensor(step));
+  const NumberStep* computed = computed_of_data(step);
+  if (computed == nullptr || !PyFloat_CheckExact(objects_[static_cast<size_t>(step)].get())) return {};
+  const NumberStep s = *computed;
+  const auto operand = [&](int32_t i) -> Ref {
+    const NumberStep& its = program.steps[static_cast<size_t>(i)];
+    if (its.kind == NumberStep::Kind::kOfData) return tensor_of_data(i);
+    if (its.kind != NumberStep::Kind::kConstant) return {};
+    PyObject* o = its.object.get();
+    if (PyFloat_CheckExact(o)) return Ref::borrow(o);
+    int overflow = 0;
+    const long long n = PyLong_CheckExact(o) ? PyLong_AsLongLongAndOverflow(o, &overflow) : kExactInFloats;
+    return Ref::steal(overflow == 0 && std::abs(n) < kExactInFloats ? PyFloat_FromDouble(static_cast<double>(n)) : nullptr);
+  };
+  Ref a = operand(s.a), b = s.kind == NumberStep::Kind::kBinary ? operand(s.b) : Ref();
+  if (!a) return {};
+  if (s.kind == NumberStep::Kind::kCall && s.object.get() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return a;
+  if (s.kind == NumberStep::Kind::kUnary && s.op <= 1)
+    return s.op == 0 ? Ref::steal(PyNumber_Negative(a.get())) : a;
+  if (!b) return {};
+  if (may_raise_of_data(step)) must_be_computed_.push_back(step);
+  switch (s.op % kInPlaceBy) {
+    case kAdd:
+      return Ref::steal(PyNumber_Add(a.get(), b.get()));
+    case kSubtract:
+      return Ref::steal(PyNumber_Subtract(a.get(), b.get()));
+    case kMultiply:
+      return Ref::steal(PyNumber_Multiply(a.get(), b.get()));
+    case kTrueDivide:
+      return Ref::steal(PyNumber_TrueDivide(a.get(), b.get()));
+    default:
+      return {};
+  }
+}
+
+// What stands for it in a call of torch. New reference.
+PyObject* Numbers::symbol_of_data(PyObject* o) {
+  const int32_t step = step_of(o);
+  Ref symbol = symbols_[static_cast<size_t>(step)];
+  if (symbol) return symbol.release();
+  Ref tensor = tensor_of_data(step);
+  ValueId value = kNoValue;
+  if (tensor) symbol = Ref::steal(session_->symbol_of_data(tensor.get(), o, value));
+  if (session_->declined()) throw Declined(session_->decline_reason());
+  PyErr_Clear();
+  if (!symbol) throw Declined("data-dependent: a number that is computed of one that follows from data");
+  symbols_[static_cast<size_t>(step)] = symbol;
+  by_value_.emplace(value, step);
+  return symbol.release();
+}
+
+}  // namespace flashover::frame

@@ -1,0 +1,251 @@
+"""Numbers in tensors that the program hands out or computes with: part of the whole graph, read once it ran, and what
+eager gives for every value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from comparing import differ
+from torch import Tensor
+
+import flashover
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.last: Any = None
+        self.by_name: dict[str, Any] = {}
+        self.all: list[Any] = []
+
+
+KEPT = Kept()
+
+
+def kept(x: Tensor) -> Tensor:
+    KEPT.last = x.sum().item()
+    KEPT.by_name["max"] = x.max().item()
+    KEPT.all.append(int(x.long().sum()))
+    return x + 1
+
+
+def written_behind(x: Tensor) -> Any:
+    total = x.sum()
+    first = total.item()
+    total.add_(1)
+    return first, total.item(), total * first
+
+
+def in_a_loop(x: Tensor) -> Any:
+    total, log = torch.zeros((), dtype=x.dtype), []
+    for row in x:
+        total += row.sum()
+        log.append(total.item())
+    return log, total
+
+
+def in_containers(x: Tensor) -> Any:
+    low, high = x.min().item(), x.max().item()
+    return {"range": (low, high), "list": [low, {"high": high}]}, x - low
+
+
+PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
+    "item": lambda x: x.sum().item(),
+    "float()": lambda x: float(x.sum()),
+    "item of whole numbers": lambda x: (x.nan_to_num(0, 9, -9).clamp(-9, 9).long().sum().item(), x + 1),
+    "negative": lambda x: -x.square().sum().item(),
+    "tolist": lambda x: (x.tolist(), x * 2),
+    "tolist of whole numbers": lambda x: x.nan_to_num(0, 9, -9).clamp(-9, 9).long().tolist(),
+    "tolist of a number": lambda x: x.sum().tolist(),
+    "containers": in_containers,
+    "a scalar operand": lambda x: x * x.max().item(),
+    "scalar operands": lambda x: (x - x.min().item()) / (x.abs().max().item() + 1e-3),
+    "computed": lambda x: x * (2.0 * x.max().item() - 1) + 3 / 2,
+    "computed and handed out": lambda x: (x.sum().item() * 2 + 1, x.max().item() / 3, abs(x.min().item())),
+    "of two": lambda x: (x.max().item() - x.min().item(), x * (x.max().item() - x.min().item())),
+    "compared": lambda x: x > x.mean().item(),
+    "whole numbers and a float": lambda x: torch.arange(4) * x.sum().item(),
+    "to the power": lambda x: x.abs() ** x.max().item(),
+    "where": lambda x: torch.where(x > 0, x, x.min().item()),
+    "full": lambda x: torch.full((3,), x.max().item(), dtype=x.dtype),
+    "a tensor of it": lambda x: torch.tensor(x.max().item(), dtype=x.dtype) + x,
+    "clamped": lambda x: x.clamp(max=x.mean().item()),
+    "alpha": lambda x: torch.add(x, x, alpha=x.max().item()),
+    "words": lambda x: (f"{x.sum().item():.3f}", str(x.max().item())),
+    "written behind it": written_behind,
+    "a loop": in_a_loop,
+    "a size": lambda x: (x > 0).nonzero().shape[0],
+    "computed sizes": lambda x: (x[x > 0].numel() * 2 + 1, x[x > 0].shape, x[x > 0] + 1),
+}
+VALUES = {
+    "plain": [[1.5, -2.25], [3.0, 0.125]],
+    "other": [[0.1, 0.2], [0.3, -0.7]],
+    "negative": [[-1.0, -2.0], [-3.0, -4.0]],
+    "zeros": [[0.0, -0.0], [0.0, 0.0]],
+    "nan": [[1.0, math.nan], [2.0, 3.0]],
+    "inf": [[1.0, math.inf], [2.0, -3.0]],
+    "minus inf": [[1.0, -math.inf], [2.0, -3.0]],
+    "huge": [[3e38, 1e38], [-3e38, 2.0]],
+    "tiny": [[1e-42, 0.0], [3e-39, -1e-40]],
+}
+
+
+def same(got: Any, want: Any) -> str:
+    if isinstance(want, Tensor):
+        return differ(got, want, rtol=1e-6, atol=0.0)
+    if type(got) is not type(want):
+        return f"{type(got)} instead of {type(want)}"
+    if isinstance(want, dict):
+        return same(list(got.items()), list(want.items()))
+    if isinstance(want, list | tuple):
+        if len(got) != len(want):
+            return f"{len(got)} instead of {len(want)}"
+        return "; ".join(wrong for g, w in zip(got, want, strict=True) if (wrong := same(g, w)))
+    if isinstance(want, float):
+        close = got == want or (math.isnan(got) and math.isnan(want)) or abs(got - want) <= 1e-6 * abs(want)
+        return "" if close else f"{got} instead of {want}"
+    return "" if got == want else f"{got} instead of {want}"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_numbers_of_data(name: str, dtype: torch.dtype) -> None:
+    f = PROGRAMS[name]
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()
+    for which, values in VALUES.items():
+        x = torch.tensor(values, dtype=dtype)
+        assert (wrong := same(compiled(x), f(x))) == "", f"{which}: {wrong}"
+    after = flashover.compile_stats()
+    assert after["graphs"] - before["graphs"] <= 2, "a version for each value"
+    assert after["eager_calls"] == before["eager_calls"]
+
+
+def test_numbers_kept_by_objects() -> None:
+    compiled = flashover.compile(kept, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for scale in (1.0, -2.0, 7.5):
+        x = torch.arange(4.0) * scale
+        for f in (compiled, kept):
+            f(x)
+            got = KEPT.last, KEPT.by_name["max"], KEPT.all[-1]
+            assert got == (float(x.sum()), float(x.max()), int(x.long().sum()))
+            assert [type(v) for v in got] == [float, float, int]
+    assert flashover.compile_stats()["graphs"] == before + 1
+
+
+def test_whole_numbers_of_any_size() -> None:
+    def f(x: Tensor) -> Any:
+        n = x.max().item()
+        return n, n * 4, n * n, n // 3, -n, n / 2, x.tolist(), f"{n:d}"
+
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()
+    for values in ([1, 2], [-5, -7], [0, 0], [2**62, 3], [-(2**63), -(2**63)], [2**63 - 1, 1]):
+        x = torch.tensor(values)
+        assert same(compiled(x), f(x)) == ""
+    after = flashover.compile_stats()
+    assert after["graphs"] == before["graphs"] + 1 and after["eager_calls"] == before["eager_calls"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.float16], ids=str)
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    def f(x: Tensor) -> Any:
+        return x.max().item(), x.tolist(), x[0].item()
+
+    compiled = flashover.compile(f, fullgraph=True)
+    for values in ([1, 2], [100, 7], [0, 0]):
+        x = torch.tensor(values, dtype=dtype)
+        assert same(compiled(x), f(x)) == ""
+
+
+DIVIDES: dict[str, Callable[[Tensor], Any]] = {
+    "by zero": lambda x: 1.0 / x.sum().item(),
+    "used": lambda x: x * (1.0 / x.sum().item()),
+    "whole": lambda x: int(x.max().item()),
+    "root": lambda x: math.sqrt(x.sum().item()),
+    "power": lambda x: x.sum().item() ** 0.5,
+    "rounded": lambda x: round(x.sum().item()),
+}
+
+
+@pytest.mark.parametrize("name", DIVIDES)
+def test_what_raises_for_some_data_raises_as_eager(name: str) -> None:
+    f = DIVIDES[name]
+    compiled = flashover.compile(f, fullgraph=True)
+    for values in VALUES.values():
+        x = torch.tensor(values, dtype=torch.float64)
+        try:
+            want = f(x)
+        except (ArithmeticError, ValueError) as error:
+            with pytest.raises(type(error), match=str(error)):
+                compiled(x)
+        else:
+            assert same(compiled(x), want) == ""
+
+
+def test_in_training() -> None:
+    def f(x: Tensor, w: Tensor) -> Any:
+        y = x @ w
+        scale = y.detach().abs().max().item()
+        loss = (y / scale).square().sum()
+        return loss, scale, loss.item(), y.tolist()
+
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x, w = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, 2, dtype=torch.float64)
+        results = []
+        for g in (compiled, f):
+            leaf = w.clone().requires_grad_()
+            loss, *rest = g(x, leaf)
+            loss.backward()
+            results.append((loss.detach(), rest, leaf.grad))
+        assert same(*results) == ""
+    assert flashover.compile_stats()["graphs"] == before + 1
+
+
+def test_an_if_behind_it_breaks_there() -> None:
+    def f(x: Tensor) -> Any:
+        y = x * 2
+        total = y.sum().item()
+        z = y + total
+        if total > 0:
+            z = z.exp()
+        return z, total
+
+    compiled = flashover.compile(f)
+    for values in VALUES.values():
+        x = torch.tensor(values)
+        assert same(compiled(x), f(x)) == ""
+
+
+def test_ranges_and_types_of_the_result() -> None:
+    """What eager refuses, or converts in another way, is as in eager."""
+
+    def filled(x: Tensor, n: Tensor) -> Tensor:
+        return torch.full((2,), n.item(), dtype=torch.float16) + x
+
+    def in_place(x: Tensor, n: Tensor) -> Tensor:
+        return x.clone().mul_(n.item())
+
+    def added(x: Tensor, n: Tensor) -> Tensor:
+        return torch.add(x, x, alpha=n.item())
+
+    for f in (filled, in_place, added):
+        for x in (torch.ones(2, dtype=torch.float16), torch.ones(2, dtype=torch.int32), torch.ones(2)):
+            compiled = flashover.compile(f)
+            for number in (2.0, 0.5, 1e6, 1e300, math.nan, -math.inf):
+                n = torch.tensor(number, dtype=torch.float64)
+                try:
+                    want = f(x, n)
+                except RuntimeError:
+                    with pytest.raises(RuntimeError):
+                        compiled(x, n)
+                else:
+                    assert same(compiled(x, n), want) == "", (f.__name__, x.dtype, number)
