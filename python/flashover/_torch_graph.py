@@ -51,6 +51,10 @@ _OUT_OF_PLACE = {
 }
 
 
+# A symbol or "", the tensor that has this size in a dimension or the number that is it, the dimension.
+Found = tuple[str, Any, int]
+
+
 class _Unsayable(Exception):
     """A call that a graph of torch.fx cannot hold."""
 
@@ -60,6 +64,13 @@ class Size:
 
     def __init__(self, expression: Any) -> None:
         self.expression = expression
+
+
+class Computed:
+    """A number that is computed of others, one of which follows from data."""
+
+    def __init__(self, function: Callable[..., Any], operands: Sequence[Any]) -> None:
+        self.function, self.operands = function, operands
 
 
 class Number:
@@ -109,6 +120,8 @@ class _Builder:
         self.nodes: dict[int, fx.Node] = {}  # by the tensor that the program has; the calls keep them alive
         self.places: list[tuple[fx.Node, int]] = []  # placeholders, and which input of the capture each is
         self.items: list[fx.Node] = []
+        # Sizes that follow from data, by symbol: what has one, and the dimension; or a number.
+        self.found: dict[str, tuple[fx.Node, int] | fx.Node] = {}
         names: set[str] = set()
         for tensor, index, path in inputs:
             if id(tensor) not in self.nodes:
@@ -131,13 +144,25 @@ class _Builder:
         symbols = {n: self.canonical[n] for n in names if n in self.canonical}
         for name in names:
             other = symbols.get(name, ("var", name))
-            if other != ("var", name):
+            if name in self.found:
+                symbols[name] = self.size_of_data(name)
+            elif name.startswith("u"):
+                raise _Unsayable  # no result of a call has it
+            elif other != ("var", name):
                 symbols[name] = self.size(other)
             else:
                 if name not in self.symbols:
                     self.symbols[name] = self.lifted(name)
                 symbols[name] = self.symbols[name]
         return self.computed_size(expression, symbols)
+
+    def size_of_data(self, name: str) -> fx.Node:
+        found = self.found[name]
+        if isinstance(found, tuple):
+            node, dim = found
+            with self.graph.inserting_after(node):
+                found = self.found[name] = self.graph.call_method("size", (node, dim))
+        return found
 
     def computed_size(self, expression: Any, symbols: dict[str, Any]) -> Any:
         """By differences where the program will have written some: 16 - s0."""
@@ -154,12 +179,12 @@ class _Builder:
             value = self.arithmetic(operator.sub, value, self.computed_size(other, symbols))
         return value
 
-    def arithmetic(self, function: Callable[..., Any], a: Any, b: Any) -> Any:
-        if isinstance(a, int) and isinstance(b, int):
-            return function(a, b)
-        if (function, a, b) not in self.computed:
-            self.computed[function, a, b] = self.graph.call_function(function, (a, b))
-        return self.computed[function, a, b]
+    def arithmetic(self, function: Callable[..., Any], *of: Any) -> Any:
+        if all(isinstance(o, int) for o in of):
+            return function(*of)
+        if (function, of) not in self.computed:
+            self.computed[function, of] = self.graph.call_function(function, of)
+        return self.computed[function, of]
 
     def number(self, given: Number) -> Any:
         """Floats are handed over as tensors, as torch.compile does."""
@@ -175,6 +200,10 @@ class _Builder:
             return self.size(given.expression)
         if isinstance(given, Number):
             return self.number(given)
+        if isinstance(given, Computed):
+            return self.arithmetic(given.function, *map(self.argument, given.operands))
+        if type(given) in (int, float) and id(given) in self.nodes:
+            return self.nodes[id(given)]
         if isinstance(given, torch.Tensor):
             if id(given) not in self.nodes:
                 raise _Unsayable
@@ -203,7 +232,15 @@ class _Builder:
         return not isinstance(result, torch.Tensor) or id(result) in self.nodes
 
     def call(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, ran: bool, place: str
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        ran: bool,
+        place: str,
+        found: Sequence[Found],
+        copies: Sequence[torch.Tensor],
     ) -> None:
         if not ran and (function is getattr or isinstance(result, dict)) and self.is_known(result):
             return
@@ -216,6 +253,8 @@ class _Builder:
             method, args = function.__name__, (function.__self__, *args)
         elif isinstance(function, types.FunctionType) and function.__module__ == "torch._tensor":
             method = function.__name__
+        if method in ("item", "tolist") or function in (int, float):
+            return self.read(args[0], function if function in (int, float) else None, result, found, copies)
         given = tuple(map(self.argument, args))
         named = {k: self.argument(v) for k, v in kwargs.items()}
         if method is not None:
@@ -226,6 +265,42 @@ class _Builder:
             node = self.graph.call_function(function, given, named)
         node.meta["stack_trace"] = place
         self.bind(node, result)
+        for name, of, dim in found:
+            if name and isinstance(of, torch.Tensor) and id(of) in self.nodes:
+                self.found.setdefault(name, (self.nodes[id(of)], dim))
+
+    def read(
+        self, tensor: Any, kind: type | None, result: Any, found: Sequence[Found], copies: Sequence[torch.Tensor]
+    ) -> None:
+        """The numbers that a tensor holds: as such, and as the tensors that they are handed out in."""
+        numbers = {id(number): name for name, number, _ in found}
+
+        def part(node: fx.Node, of: Any) -> None:
+            if isinstance(of, list):
+                for i, item in enumerate(of):
+                    self.items.append(self.graph.call_function(operator.getitem, (node, i)))
+                    part(self.items[-1], item)
+            elif id(of) in numbers:
+                self.items.append(item := self.graph.call_method("item", (node,)))
+                if kind is not None:
+                    convert = torch.sym_int if kind is int else torch.sym_float
+                    self.items.append(item := self.graph.call_function(convert, (item,)))
+                self.nodes[id(of)] = item
+                if name := numbers[id(of)]:
+                    self.found.setdefault(name, item)
+
+        node = self.argument(tensor)
+        part(node, result)
+        for copy in copies:
+            if id(copy) not in self.nodes:
+                self.items.append(self.graph.call_method("detach", (node,)))
+                self.items.append(self.graph.call_method("clone", (self.items[-1],)))
+                self.nodes[id(copy)] = self.items[-1]
+
+    def check(self, relation: Callable[..., Any], a: Any, b: Any) -> None:
+        """What was taken for granted of sizes that follow from data."""
+        holds = self.graph.call_function(relation, (self.size(a), self.size(b)))
+        self.graph.call_function(torch._check, (holds,))
 
     def bind(self, node: fx.Node, result: Any) -> None:
         if isinstance(result, torch.Tensor):
@@ -236,7 +311,7 @@ class _Builder:
                     self.items.append(self.graph.call_function(operator.getitem, (node, i)))
                     self.bind(self.items[-1], item)
 
-    def finished(self, outputs: Sequence[torch.Tensor]) -> TorchGraph:
+    def finished(self, outputs: Sequence[torch.Tensor | Size]) -> TorchGraph:
         results = tuple(map(self.argument, outputs))
         self.set_grad(self.grad_before)
         self.graph.output(results)
@@ -284,19 +359,24 @@ class TorchGraph(PlacedGraph):
 
 
 def torch_graph(
-    calls: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any], Any, bool, bool, str]],
+    calls: Sequence[tuple[Any, ...]],
     inputs: Sequence[tuple[torch.Tensor, int, str]],
-    outputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor | Size],
     grad: bool,
     canonical: dict[str, Any],
 ) -> TorchGraph | None:
-    """calls: function, args, kwargs, result, the grad mode, whether operators ran, where; canonical: what symbols of
-    sizes were found to be. None: a graph cannot say them."""
+    """calls: function, args, kwargs, result, the grad mode, whether operators ran, where, what it found of data, tensors
+    that it handed numbers out in; or a relation of two sizes that holds. canonical: what symbols of sizes were found to
+    be. None: a graph cannot say them."""
     builder = _Builder(inputs, grad, canonical)
     try:
-        for function, args, kwargs, result, grad_then, ran, place in calls:
+        for call in calls:
+            if len(call) == 3:
+                builder.check(*call)
+                continue
+            function, args, kwargs, result, grad_then, ran, place, found, copies = call
             builder.set_grad(grad_then)
-            builder.call(function, args, kwargs, result, ran, place)
+            builder.call(function, args, kwargs, result, ran, place, found, copies)
         return builder.finished(outputs)
     except (_Unsayable, RuntimeError):
         return None

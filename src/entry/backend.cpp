@@ -1,6 +1,7 @@
 // The three ways to run a graph: plans, ATen operator by operator, a function of the user's.
 #include "entry/backend.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -125,6 +126,12 @@ PyObject* wrap(const std::vector<const at::Tensor*>& tensors) {
 }
 
 // What a backend's callable gave for so many outputs.
+at::Tensor tensor_of_number(PyObject* number) {
+  if (PyFloat_Check(number)) return c10::scalar_to_tensor(PyFloat_AS_DOUBLE(number));
+  const long long whole = PyLong_AsLongLong(number);
+  if (PyErr_Occurred()) throw python_error();
+  return c10::scalar_to_tensor(static_cast<int64_t>(whole));
+}
 void unwrap_results(PyObject* result, size_t count, std::vector<at::Tensor>& outputs) {
   outputs.clear();
   if (THPVariable_Check(result) && count == 1) {
@@ -134,6 +141,10 @@ void unwrap_results(PyObject* result, size_t count, std::vector<at::Tensor>& out
   Reference items(PySequence_Fast(result, "the backend's callable must return a tuple or list of tensors"));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.p); i++) {
     PyObject* t = PySequence_Fast_GET_ITEM(items.p, i);
+    if (PyFloat_Check(t) || PyLong_Check(t)) {  // sizes that follow from data
+      outputs.push_back(tensor_of_number(t));
+      continue;
+    }
     if (!THPVariable_Check(t)) {
       PyErr_Format(PyExc_TypeError, "the backend's callable returned a %s where a tensor was due", Py_TYPE(t)->tp_name);
       throw python_error();

@@ -531,8 +531,11 @@ bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
 // A graph of torch's calls has no checks of what the capture took for granted, and no writes that the trace knows how
 // to hand to autograd only together with the backward.
 bool is_better_traced(const frame::Capture& c) {
-  return c.declined || c.assumes || c.data_sizes || !c.narrowed_inputs.empty() ||
-         std::ranges::any_of(c.graph.nodes, [](const graph::Node& n) { return n.op->check; });
+  // (Checks of sizes that follow from data are in the graph, and a call that fails one runs again.)
+  const bool runs_again = graph::repeatable(c.graph);
+  return c.declined || c.assumes || (c.data_sizes && !runs_again) || !c.narrowed_inputs.empty() ||
+         std::ranges::any_of(c.graph.nodes,
+                             [](const graph::Node& n) { return n.op->check && n.op->name != op::check_sizes; });
 }
 
 void forget_capture(Entry& e) {
@@ -572,7 +575,8 @@ void attempt(Attempt& a, const frame::CaptureRequest& given) {
   if (!c.broken_marks.empty() && !accept(a, c.broken_marks)) return;
   e.takes = facts_taken(c.graph);
   e.assumes = c.assumes;
-  e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
+  const bool of_calls = c.torch_graph != nullptr && c.data_sizes;
+  e.repeatable = (a.settings.custom == nullptr || of_calls) && graph::repeatable(c.graph);
   const bool breaks = !c.frames.empty();
   if (breaks && !c.yields) {
     counters().graph_breaks++;

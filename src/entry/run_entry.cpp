@@ -130,14 +130,19 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
       frame::rebuild_frames(e->capture, objects, wrapped.data(), frames);
     }
     for (PyObject* o : wrapped) Py_XDECREF(o);
-  } catch (abi::__forced_unwind&) {
-    wait_for_the_end();
     if (!result && frame::number_of_data_failed() && e->repeatable) {
       PyErr_Clear();
       repeat = {true, EagerCause::kRaises, "what was compiled raised for what a tensor holds"};
     }
+  } catch (abi::__forced_unwind&) {
+    wait_for_the_end();
   } catch (python_error& error) {
     error.restore();
+    // Sizes that follow from data are otherwise than a backend's graph takes them; or the program itself raises.
+    if (!ran && !e->ours && e->repeatable && e->capture.data_sizes && PyErr_ExceptionMatches(PyExc_Exception)) {
+      PyErr_Clear();
+      repeat = {true, EagerCause::kRaises, "what a backend made raised for sizes that follow from data"};
+    }
   } catch (const run::Mismatch& m) {
     repeat = {retire(e, settings, m), EagerCause::kSaid, e->reason};
   } catch (const UnexpectedSize& error) {

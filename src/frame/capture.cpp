@@ -800,7 +800,8 @@ Capture capture(const CaptureRequest& request) {
   Speculation speculation;
   speculation.assumptions = request.varying_numbers != nullptr;  // others than the own pipeline take no numbers either
   speculation.elements = request.varying_numbers != nullptr && request.steady_values;
-  speculation.data_sizes = request.varying_numbers != nullptr;
+  // (Backends of others get such sizes where the graph may not end before them.)
+  speculation.data_sizes = request.varying_numbers != nullptr && !(request.torch_calls && request.may_break);
   speculation.data_values = request.refuted != nullptr && !request.may_break;
   speculation.usual_answers = !request.may_break || request.may_assume;
   speculation.own_operators = request.own_operators;

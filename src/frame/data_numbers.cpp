@@ -33,9 +33,16 @@ const NumberStep* Numbers::computed_of_data(int32_t step) const {
   return known == computed_.end() ? nullptr : &known->second;
 }
 
-Ref Numbers::size_in_tensor(int32_t step) const {
+Ref Numbers::size_in_tensor(int32_t step) {
   const auto size = sizes_.find(step);
-  return Ref::steal(size == sizes_.end() ? nullptr : session_->tensor_of_size(size->second));
+  Ref tensor = Ref::steal(size == sizes_.end() ? nullptr : session_->tensor_of_size(size->second));
+  if (tensor) sizes_handed_out_.try_emplace(tensor.get(), tensor, size->second);
+  return tensor;
+}
+
+std::optional<sym::Expr> Numbers::size_handed_out(PyObject* tensor) const {
+  const auto known = sizes_handed_out_.find(tensor);
+  return known == sizes_handed_out_.end() ? std::nullopt : std::optional(known->second.second);
 }
 
 PyObject* Numbers::of_data(PyObject* tensor) {
@@ -159,18 +166,19 @@ bool Numbers::may_raise(const NumberStep& s) const {
   }
 }
 
+// A 0-d tensor; null: no tensor holds the number.
+Ref Numbers::held_by_tensor(int32_t step) const {
+  const InTensor* in = in_tensor(step);
+  if (in == nullptr || in->at < 0) return in != nullptr ? in->tensor : Ref();
+  const Ref flat = Ref::steal(PyObject_CallMethod(in->tensor.get(), "reshape", "i", -1));
+  return Ref::steal(flat ? PyObject_CallMethod(flat.get(), "select", "iL", 0, static_cast<long long>(in->at)) : nullptr);
+}
+
 // As Python computes floats: what one of two whole numbers or a constant is has to be exact in them.
 Ref Numbers::tensor_of_data(int32_t step) {
   const auto as_float = [](const Ref& t) { return Ref::steal(t ? PyObject_CallMethod(t.get(), "double", nullptr) : nullptr); };
-  if (const InTensor* in = in_tensor(step)) {
-    Ref number = in->at < 0 ? in->tensor : Ref();
-    if (!number) {
-      Ref flat = Ref::steal(PyObject_CallMethod(in->tensor.get(), "reshape", "i", -1));
-      number = Ref::steal(
-          flat ? PyObject_CallMethod(flat.get(), "select", "iL", 0, static_cast<long long>(in->at)) : nullptr);
-    }
-    return PyFloat_CheckExact(objects_[static_cast<size_t>(step)].get()) ? as_float(number) : Ref();
-  }
+  if (in_tensor(step) != nullptr)
+    return PyFloat_CheckExact(objects_[static_cast<size_t>(step)].get()) ? as_float(held_by_tensor(step)) : Ref();
   if (sizes_.contains(step)) return as_float(size_in_tensor(step));
   const NumberStep* computed = computed_of_data(step);
   if (computed == nullptr || !PyFloat_CheckExact(objects_[static_cast<size_t>(step)].get())) return {};
@@ -211,7 +219,8 @@ PyObject* Numbers::symbol_of_data(PyObject* o) {
   const int32_t step = step_of(o);
   Ref symbol = symbols_[static_cast<size_t>(step)];
   if (symbol) return symbol.release();
-  Ref tensor = tensor_of_data(step);
+  Ref tensor = held_by_tensor(step);
+  if (!tensor) tensor = tensor_of_data(step);
   ValueId value = kNoValue;
   if (tensor) symbol = Ref::steal(session_->symbol_of_data(tensor.get(), o, value));
   if (session_->declined()) throw Declined(session_->decline_reason());

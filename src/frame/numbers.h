@@ -105,7 +105,9 @@ class Numbers {
   };
   const InTensor* in_tensor(int32_t step) const;
   const NumberStep* computed_of_data(int32_t step) const;  // null: it is not computed of others
-  Ref size_in_tensor(int32_t step) const;                  // of one that is a size; null: it is none
+  Ref size_in_tensor(int32_t step);                        // of one that is a size; null: it is none
+  std::optional<sym::Expr> size_handed_out(PyObject* tensor) const;  // that size_in_tensor() made
+  PyObject* object_of(int32_t step) const { return objects_[static_cast<size_t>(step)].get(); }
   bool may_raise_of_data(int32_t step) const { return may_raise_.contains(step); }
   const std::vector<int32_t>& must_be_computed() const { return must_be_computed_; }
   bool was_read(PyObject* o) const {  // its value is guarded
@@ -173,6 +175,7 @@ class Numbers {
   bool follows_data(const NumberStep& s) const;
   bool may_raise(const NumberStep& s) const;
   PyObject* element_of_data(PyObject* copy, int64_t at, PyObject* select_from);
+  Ref held_by_tensor(int32_t step) const;
   Ref tensor_of_data(int32_t step);  // f64; null: no tensor is computed for it
   PyObject* symbol_of_data(PyObject* o);
   static bool usual_truth(sym::Relation r, sym::Expr a, sym::Expr b);
@@ -193,6 +196,7 @@ class Numbers {
   std::unordered_map<int32_t, InTensor> in_tensors_;        // by step, as what follows
   std::unordered_map<int32_t, NumberStep> computed_;        // of data, what the steps would be
   std::unordered_set<int32_t> may_raise_;                   // for some data
+  std::unordered_map<PyObject*, std::pair<Ref, sym::Expr>> sizes_handed_out_;  // by tensor
   std::vector<int32_t> must_be_computed_;                   // though nothing may show them: they may raise
 };
 

@@ -264,7 +264,7 @@ int32_t Reconstructor::make(PyObject* o) {
 
 int32_t Reconstructor::make_number_of_data(int32_t number) {
   if (const auto known = numbers_of_data_.find(number); known != numbers_of_data_.end()) return known->second;
-  const Numbers& numbers = in_.recorder.numbers;
+  Numbers& numbers = in_.recorder.numbers;
   const auto add = [&](NumberOfData n, std::vector<int32_t> items) {
     capture_.numbers_of_data.push_back(std::move(n));
     return step(ReconstructionStep::Kind::kNumberOfData, nullptr, std::move(items),

@@ -97,10 +97,14 @@ bool Recorder::fits_data(const OpFacts& facts, const std::vector<Arg>& args,
       for (const TensorType& t : outs) {
         if (t.dtype == DType::kUndefined) continue;
         fits = fits && !(elsewhere && t.device != here);
-        const bool compares = t.dtype == DType::kBool && converted;
+        const bool compares = t.dtype == DType::kBool;
         fits = fits && (compares || (converted && is_floating(t.dtype)) || holds_all(t.dtype, known->second));
       }
-      for (const Operand& o : operands_) fits = fits && !(elsewhere && o.impl && graph_.type(o.value).device != here);
+      for (const Operand& o : operands_) {
+        const TensorType& t = graph_.type(o.value);
+        fits = fits && !(elsewhere && o.impl && t.device != here);
+        fits = fits && (converted || t.wrapped_number || !is_floating(t.dtype) || holds_all(t.dtype, known->second));
+      }
     });
     if (!fits) return false;
   }

@@ -93,9 +93,9 @@ Ref TorchCalls::number(PyObject* o) {
   };
   if (!numbers.is(o)) return size(o);
   if (!PyLong_CheckExact(o) && !PyFloat_CheckExact(o)) return {};  // strings with such numbers
+  if (numbers.is_of_data(o)) return number_of_data(o);
   numbers.as_sizes(o);
   const bool is_size = numbers.all_sizes(o);
-  if (numbers.is_of_data(o) && !is_size) return {};
   if (!is_size && numbers.was_read(o)) return Ref::borrow(o);
   const Ref symbol = Ref::steal(numbers.symbols(o));
   if (is_size) return size(symbol.get());
@@ -108,12 +108,116 @@ Ref TorchCalls::number(PyObject* o) {
   return {};
 }
 
+// As what it is computed of, where it is no size.
+Ref TorchCalls::number_of_data(PyObject* o) {
+  const Numbers& numbers = in_.recorder.numbers;
+  if (told_numbers_.contains(o)) return Ref::borrow(o);
+  if (numbers.all_sizes(o)) {
+    const Ref symbol = Ref::steal(in_.recorder.numbers.symbols(o));
+    const std::optional<sym::Expr> e = in_.session->size_of_symbol(symbol.get());
+    const Ref expression = Ref::steal(e ? size_expression(*e) : nullptr);
+    return Ref::steal(expression ? PyObject_CallMethod(module_.get(), "Size", "(O)", expression.get()) : nullptr);
+  }
+  const NumberStep* computed = numbers.computed_of_data(numbers.step_of(o));
+  if (computed == nullptr) return {};
+  const char* name = nullptr;
+  if (computed->kind == NumberStep::Kind::kBinary) {
+    static constexpr std::pair<int, const char*> kNames[] = {{0, "add"}, {2, "floordiv"}, {5, "mul"},
+                                                             {6, "mod"}, {10, "sub"},     {11, "truediv"}};
+    for (const auto& [op, its] : kNames)
+      if (computed->op % 13 == op) name = its;
+  } else if (computed->kind == NumberStep::Kind::kUnary && computed->op == 0) {
+    name = "neg";
+  }
+  if (name == nullptr) return {};
+  Ref operands = Ref::steal(PyList_New(0));
+  for (int32_t of : {computed->a, computed->b}) {
+    if (of < 0) continue;
+    PyObject* number = numbers.object_of(of);
+    const Ref operand = numbers.is(number) ? this->number(number) : Ref::borrow(number);
+    if (!operand || PyList_Append(operands.get(), operand.get()) != 0) return {};
+  }
+  return Ref::steal(
+      PyObject_CallMethod(module_.get(), "Computed", "OO", operator_named(name), operands.get()));
+}
+
+// found: (symbol or "", tensor or number, dimension or -1).
+void TorchCalls::note_data(PyObject* o, PyObject* found, PyObject* copies, int depth) {
+  const auto add = [&](const std::string& symbol, PyObject* of, int64_t dim) {
+    const Ref row =
+        Ref::steal(Py_BuildValue("(sOL)", symbol.c_str(), of, static_cast<long long>(dim)));
+    if (!row || PyList_Append(found, row.get()) != 0) spoil();
+  };
+  const auto symbol_of = [&](PyObject* size) -> std::string {
+    const std::optional<sym::Expr> e = in_.session->size_of_symbol(size);
+    const bool is_new =
+        e && e->kind() == sym::Kind::kVar && sym::has_data_size(*e) && told_sizes_.insert(*e).second;
+    return is_new ? e->str() : "";
+  };
+  Numbers& numbers = in_.recorder.numbers;
+  if (is_tensor(o)) {
+    const Ref shape = Ref::steal(in_.session->is_trace_tensor(o) ? PyObject_GetAttrString(o, "shape") : nullptr);
+    for (Py_ssize_t d = 0; shape && d < PyTuple_GET_SIZE(shape.get()); ++d)
+      if (const std::string symbol = symbol_of(PyTuple_GET_ITEM(shape.get(), d)); !symbol.empty()) add(symbol, o, d);
+  } else if (numbers.is_of_data(o)) {
+    const bool size = numbers.all_sizes(o);
+    const Ref symbol = Ref::steal(size ? numbers.symbols(o) : nullptr);
+    add(size ? symbol_of(symbol.get()) : "", o, -1);
+    told_numbers_.insert(o);
+    note_number_of_data(numbers.step_of(o), copies);
+  } else if ((PyList_CheckExact(o) || PyTuple_Check(o)) && depth < 8) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      note_data(PySequence_Fast_GET_ITEM(o, i), found, copies, depth + 1);
+  }
+  PyErr_Clear();
+}
+
+// The copies that the number is read from where it is handed out.
+void TorchCalls::note_number_of_data(int32_t step, PyObject* copies) {
+  const Numbers& numbers = in_.recorder.numbers;
+  if (const Numbers::InTensor* in = numbers.in_tensor(step)) {
+    if (PySequence_Contains(copies, in->tensor.get()) == 0 && PyList_Append(copies, in->tensor.get()) != 0) spoil();
+  } else if (const NumberStep* computed = numbers.computed_of_data(step)) {
+    for (int32_t of : {computed->a, computed->b})
+      if (of >= 0) note_number_of_data(of, copies);
+  }
+}
+
+// What was taken for granted in the call before, or of what it gave.
+void TorchCalls::flush_checks() {
+  for (const sym::SizeGuard& c : std::exchange(checks_, {})) {
+    static constexpr std::pair<sym::Relation, const char*> kNames[] = {{sym::Relation::kEqual, "eq"},
+                                                                       {sym::Relation::kNotEqual, "ne"},
+                                                                       {sym::Relation::kLess, "lt"},
+                                                                       {sym::Relation::kLessEqual, "le"}};
+    const char* name = nullptr;
+    for (const auto& [relation, its] : kNames)
+      if (c.relation == relation) name = its;
+    const Ref a = Ref::steal(size_expression(c.a)), b = Ref::steal(size_expression(c.b));
+    const Ref row = Ref::steal(
+        name != nullptr && a && b ? Py_BuildValue("(OOO)", operator_named(name), a.get(), b.get()) : nullptr);
+    if (!row || PyList_Append(calls_.get(), row.get()) != 0) spoil();
+  }
+  PyErr_Clear();
+}
+
+TorchCalls::~TorchCalls() {
+  if (assume_) in_.session->sizes().assume = assume_;
+}
+
 TorchCalls::TorchCalls(Interpreter& in)
     : in_(in),
       ops_before_(in.session->stats().ops),
       grad_before_(grad_is_enabled()),
       calls_(Ref::steal(PyList_New(0))),
-      inputs_(Ref::steal(PyList_New(0))) {}
+      inputs_(Ref::steal(PyList_New(0))),
+      assume_(in.session->sizes().assume) {
+  if (assume_)
+    in.session->sizes().assume = [this](const sym::SizeGuard& fact, std::string words) {
+      checks_.push_back(fact);
+      assume_(fact, std::move(words));
+    };
+}
 
 void TorchCalls::input(PyObject* tensor, size_t index, const std::string& path) {
   Ref row = Ref::steal(Py_BuildValue("(Ons)", tensor, static_cast<Py_ssize_t>(index), path.c_str()));
@@ -123,6 +227,8 @@ void TorchCalls::input(PyObject* tensor, size_t index, const std::string& path) 
 
 bool TorchCalls::takes(PyObject* f, PyObject* const* args, size_t nargs) {
   if (depth_ > 0 || spoilt_ || in_.uninterpreted > 0) return false;
+  if (f == reinterpret_cast<PyObject*>(&PyFloat_Type) || f == reinterpret_cast<PyObject*>(&PyLong_Type))
+    return nargs == 1 && is_tensor(args[0]) && in_.session->data_sizes;
   if (PyCFunction_Check(f)) {
     PyObject* self = PyCFunction_GET_SELF(f);
     if (self != nullptr && is_tensor(self)) return true;
@@ -173,14 +279,19 @@ void TorchCalls::end(Call& call, PyObject* result) {
   const int64_t ran = in_.session->stats().ops - call.ops;
   covered_ += ran;
   if (ran == 0 && !holds_tensor(result)) return;
+  Ref found = Ref::steal(PyList_New(0)), copies = Ref::steal(PyList_New(0));
+  if (in_.session->sizes().data_sizes() > 0 || in_.recorder.numbers.any_of_data())
+    note_data(result, found.get(), copies.get());
   if (state_.changed("is_grad_enabled") != nullptr || !in_.context.torch.dual_levels.empty()) return spoil();
   Ref place = Ref::steal(PyUnicode_FromString(in_.stack().c_str()));
   Ref what = snapshot(result, false);
-  Ref row = place ? Ref::steal(PyTuple_Pack(7, call.function.get(), call.args.get(), call.kwargs.get(), what.get(),
-                                            call.grad ? Py_True : Py_False, ran != 0 ? Py_True : Py_False, place.get()))
+  Ref row = place ? Ref::steal(PyTuple_Pack(9, call.function.get(), call.args.get(), call.kwargs.get(), what.get(),
+                                            call.grad ? Py_True : Py_False, ran != 0 ? Py_True : Py_False, place.get(),
+                                            found.get(), copies.get()))
                   : Ref();
   if (!row || PyList_Append(calls_.get(), row.get()) != 0) spoil();
   PyErr_Clear();
+  flush_checks();
 }
 
 PyObject* TorchCalls::operator_named(const char* name) {
@@ -194,15 +305,22 @@ PyObject* TorchCalls::operator_named(const char* name) {
 }
 
 bool TorchCalls::says_all() const {
-  return !spoilt_ && in_.session->stats().ops - ops_before_ == covered_ && in_.retry_path().empty() &&
-         !in_.recorder.numbers.any_of_data() && in_.session->sizes().data_sizes() == 0 && in_.narrowed_inputs.empty();
+  return !spoilt_ && in_.session->stats().ops - ops_before_ == covered_ && in_.retry_path().empty() && in_.narrowed_inputs.empty();
 }
 
 Ref TorchCalls::graph_of(const std::vector<PyObject*>& outputs) {
   if (!says_all()) return {};
   Ref list = Ref::steal(PyList_New(0));
-  for (PyObject* o : outputs)
-    if (PyList_Append(list.get(), o) != 0) return {};
+  flush_checks();
+  for (PyObject* o : outputs) {
+    const std::optional<sym::Expr> size = in_.recorder.numbers.size_handed_out(o);
+    const Ref expression = Ref::steal(size ? size_expression(*size) : nullptr);
+    if (expression && !module_) module_ = Ref::steal(PyImport_ImportModule("flashover._torch_graph"));
+    const Ref said = expression && module_
+                         ? Ref::steal(PyObject_CallMethod(module_.get(), "Size", "(O)", expression.get()))
+                         : Ref::borrow(o);
+    if (!said || PyList_Append(list.get(), said.get()) != 0) return {};
+  }
   const sym::Environment& sizes = in_.session->sizes();
   Ref canonical = Ref::steal(PyDict_New());
   for (size_t k = 0; canonical && k < sizes.count(); ++k) {

@@ -4,11 +4,14 @@
 //   In        what the interpreter calls, reads of tensors and operates on them with; only the outermost of a nest
 //   Out       a graph module of torch.fx, made by flashover/_torch_graph.py
 //   Promises  it does what the program does to tensors, autograd's part included
+//             what the trace took for granted of sizes that follow from data is checked (torch._check)
 //   Declines  no graph module: operators ran outside of such calls, arguments that a graph cannot hold, hooks and
-//             Functions of autograd, switches of torch's but the grad mode, numbers that follow from data
+//             Functions of autograd, switches of torch's but the grad mode, sizes of data that no result shows
 #pragma once
+#include <functional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "frame/internals.h"
@@ -21,6 +24,7 @@ class Interpreter;
 class TorchCalls {
  public:
   explicit TorchCalls(Interpreter& in);
+  ~TorchCalls();
   TorchCalls(const TorchCalls&) = delete;
 
   void input(PyObject* tensor, size_t index, const std::string& path);
@@ -66,6 +70,10 @@ class TorchCalls {
   void end(Call& call, PyObject* result);
   Ref snapshot(PyObject* o, bool numbers, int depth = 0);
   Ref number(PyObject* o);  // one that changes from call to call, as _torch_graph.py wants it
+  Ref number_of_data(PyObject* o);  // of one that follows from data
+  void note_data(PyObject* result, PyObject* found, PyObject* copies, int depth = 0);
+  void note_number_of_data(int32_t step, PyObject* copies);
+  void flush_checks();
   bool says_all() const;
   PyObject* operator_named(const char* name);  // borrowed
   bool asks_module(const char* function, PyObject* of = nullptr);
@@ -77,6 +85,11 @@ class TorchCalls {
   int64_t ops_before_, covered_ = 0;
   bool grad_before_;
   Ref calls_, inputs_;                          // lists
+  // Of sizes that follow from data: what the trace took for granted since the last call, and which symbols results say.
+  std::vector<sym::SizeGuard> checks_;
+  std::unordered_set<sym::Expr> told_sizes_;
+  std::unordered_set<PyObject*> told_numbers_;
+  std::function<void(const sym::SizeGuard&, std::string)> assume_;
   Ref module_;                                  // _torch_graph.py, from the first such number on
   std::unordered_map<std::string, Ref> names_;  // of operators
   std::unordered_map<PyObject*, bool> in_graph_;

@@ -457,6 +457,13 @@ bool clamp(Builder& b, const Node& n, Outs& outs) {
   };
   if (has_min && has_max && lower != upper && nothing(lower ? min_at : max_at)) lower = upper = false;
   ValueId x = operand(b, n, 0, m);
+  const size_t only = lower ? min_at : max_at;
+  const bool late = n.op->name == op::clamp && lower != upper && has(n, only) && is_floating(type(b, n, only).dtype);
+  if (late) {
+    const ValueId bound = operand_via(b, n, only, d, m);
+    const ValueId y = lower ? b.maximum(x, bound) : b.minimum(x, bound);
+    return done(b, b.where(b.isnan(bound), x, y), d, outs);
+  }
   if (lower) x = b.maximum(x, operand_via(b, n, min_at, d, m));
   if (upper) x = b.minimum(x, operand_via(b, n, max_at, d, m));
   return done(b, x, d, outs);
