@@ -1,9 +1,9 @@
 // The three ways to run a graph: plans, ATen operator by operator, a function of the user's.
 #include "entry/backend.h"
 
-#include <ATen/ScalarOps.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/Exceptions.h>

@@ -23,6 +23,16 @@ bool is_nonzero(PyObject* o) { return o != nullptr && PyObject_IsTrue(o) == 1; }
 
 }  // namespace
 
+// Whether it is computed of what no call knows before it runs.
+bool Numbers::follows_data(const NumberStep& s) const {
+  if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem || s.kind == NumberStep::Kind::kSize)
+    return false;
+  const auto does = [&](int32_t i) {
+    return i >= 0 && program.steps[static_cast<size_t>(i)].kind == NumberStep::Kind::kOfData;
+  };
+  return does(s.a) || does(s.b);
+}
+
 const Numbers::InTensor* Numbers::in_tensor(int32_t step) const {
   const auto known = in_tensors_.find(step);
   return known == in_tensors_.end() ? nullptr : &known->second;
@@ -171,12 +181,15 @@ Ref Numbers::held_by_tensor(int32_t step) const {
   const InTensor* in = in_tensor(step);
   if (in == nullptr || in->at < 0) return in != nullptr ? in->tensor : Ref();
   const Ref flat = Ref::steal(PyObject_CallMethod(in->tensor.get(), "reshape", "i", -1));
-  return Ref::steal(flat ? PyObject_CallMethod(flat.get(), "select", "iL", 0, static_cast<long long>(in->at)) : nullptr);
+  return Ref::steal(flat ? PyObject_CallMethod(flat.get(), "select", "iL", 0, static_cast<long long>(in->at))
+                         : nullptr);
 }
 
 // As Python computes floats: what one of two whole numbers or a constant is has to be exact in them.
 Ref Numbers::tensor_of_data(int32_t step) {
-  const auto as_float = [](const Ref& t) { return Ref::steal(t ? PyObject_CallMethod(t.get(), "double", nullptr) : nullptr); };
+  const auto as_float = [](const Ref& t) {
+    return Ref::steal(t ? PyObject_CallMethod(t.get(), "double", nullptr) : nullptr);
+  };
   if (in_tensor(step) != nullptr)
     return PyFloat_CheckExact(objects_[static_cast<size_t>(step)].get()) ? as_float(held_by_tensor(step)) : Ref();
   if (sizes_.contains(step)) return as_float(size_in_tensor(step));
@@ -191,13 +204,13 @@ Ref Numbers::tensor_of_data(int32_t step) {
     if (PyFloat_CheckExact(o)) return Ref::borrow(o);
     int overflow = 0;
     const long long n = PyLong_CheckExact(o) ? PyLong_AsLongLongAndOverflow(o, &overflow) : kExactInFloats;
-    return Ref::steal(overflow == 0 && std::abs(n) < kExactInFloats ? PyFloat_FromDouble(static_cast<double>(n)) : nullptr);
+    return Ref::steal(overflow == 0 && std::abs(n) < kExactInFloats ? PyFloat_FromDouble(static_cast<double>(n))
+                                                                    : nullptr);
   };
   Ref a = operand(s.a), b = s.kind == NumberStep::Kind::kBinary ? operand(s.b) : Ref();
   if (!a) return {};
   if (s.kind == NumberStep::Kind::kCall && s.object.get() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return a;
-  if (s.kind == NumberStep::Kind::kUnary && s.op <= 1)
-    return s.op == 0 ? Ref::steal(PyNumber_Negative(a.get())) : a;
+  if (s.kind == NumberStep::Kind::kUnary && s.op <= 1) return s.op == 0 ? Ref::steal(PyNumber_Negative(a.get())) : a;
   if (!b) return {};
   if (may_raise_of_data(step)) must_be_computed_.push_back(step);
   switch (s.op % kInPlaceBy) {

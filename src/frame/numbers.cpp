@@ -211,16 +211,6 @@ PyObject* Numbers::add(NumberStep step, PyObject* value) {
   return objects_.back().get();
 }
 
-// Whether it is computed of what no call knows before it runs.
-bool Numbers::follows_data(const NumberStep& s) const {
-  if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem || s.kind == NumberStep::Kind::kSize)
-    return false;
-  const auto does = [&](int32_t i) {
-    return i >= 0 && program.steps[static_cast<size_t>(i)].kind == NumberStep::Kind::kOfData;
-  };
-  return does(s.a) || does(s.b);
-}
-
 PyObject* Numbers::from_source(guards::SourceId source, PyObject* value) {
   NumberStep s;
   s.kind = NumberStep::Kind::kSource;

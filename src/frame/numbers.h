@@ -93,7 +93,7 @@ class Numbers {
   // The number that it holds when the program runs: a size where it is whole. Null: none that may be open.
   PyObject* of_data(PyObject* tensor);
   PyObject* list_of_data(PyObject* tensor);  // the same of its tolist()
-  bool is_of_data(PyObject* o) const {               // such a size, or computed of one
+  bool is_of_data(PyObject* o) const {       // such a size, or computed of one
     const int32_t step = step_of(o);
     return step >= 0 && program.steps[static_cast<size_t>(step)].kind == NumberStep::Kind::kOfData;
   }
@@ -104,8 +104,8 @@ class Numbers {
     int64_t at = -1;  // of the tensor with all dimensions in one; -1: it is one number
   };
   const InTensor* in_tensor(int32_t step) const;
-  const NumberStep* computed_of_data(int32_t step) const;  // null: it is not computed of others
-  Ref size_in_tensor(int32_t step);                        // of one that is a size; null: it is none
+  const NumberStep* computed_of_data(int32_t step) const;            // null: it is not computed of others
+  Ref size_in_tensor(int32_t step);                                  // of one that is a size; null: it is none
   std::optional<sym::Expr> size_handed_out(PyObject* tensor) const;  // that size_in_tensor() made
   PyObject* object_of(int32_t step) const { return objects_[static_cast<size_t>(step)].get(); }
   bool may_raise_of_data(int32_t step) const { return may_raise_.contains(step); }
@@ -193,11 +193,11 @@ class Numbers {
   std::unordered_map<int32_t, FloatOfSize> floats_;  // by step
   std::unordered_map<ValueId, int32_t> by_value_;
   bool any_of_data_ = false;
-  std::unordered_map<int32_t, InTensor> in_tensors_;        // by step, as what follows
-  std::unordered_map<int32_t, NumberStep> computed_;        // of data, what the steps would be
-  std::unordered_set<int32_t> may_raise_;                   // for some data
+  std::unordered_map<int32_t, InTensor> in_tensors_;                           // by step, as what follows
+  std::unordered_map<int32_t, NumberStep> computed_;                           // of data, what the steps would be
+  std::unordered_set<int32_t> may_raise_;                                      // for some data
   std::unordered_map<PyObject*, std::pair<Ref, sym::Expr>> sizes_handed_out_;  // by tensor
-  std::vector<int32_t> must_be_computed_;                   // though nothing may show them: they may raise
+  std::vector<int32_t> must_be_computed_;  // though nothing may show them: they may raise
 };
 
 // A new object with the same value, also where CPython would share one.

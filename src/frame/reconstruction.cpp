@@ -168,8 +168,7 @@ int32_t Reconstructor::make(PyObject* o) {
     if (it->second < 0) throw Declined("a result that contains itself");
     return it->second;
   }
-  if (in_.recorder.numbers.is_of_data(o))
-    return registers_[o] = make_number_of_data(in_.recorder.numbers.step_of(o));
+  if (in_.recorder.numbers.is_of_data(o)) return registers_[o] = make_number_of_data(in_.recorder.numbers.step_of(o));
   if (const int32_t number = in_.recorder.numbers.step_of(o); number >= 0)
     return registers_[o] = step(Kind::kNumber, nullptr, {}, number);
   if (Py_TYPE(o) == known_types().size && in_.recorder.numbers.holds(o)) {

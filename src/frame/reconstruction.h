@@ -21,7 +21,7 @@ class Reconstructor {
   void numbers_of_data();                 // those that may raise, and nothing shows
   void effects();                         // what the journal says was written, as it ended
   void frames(const Snapshot& snapshot);  // Capture::frames
-  bool may_raise() const { return may_raise_; }  // for what tensors hold
+  bool may_raise() const { return may_raise_; }                       // for what tensors hold
   const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
   // Index in Capture::required.
   int32_t require(SourceId id);
@@ -33,7 +33,7 @@ class Reconstructor {
   int32_t instance(ReconstructionStep::Kind kind, PyObject* type, std::vector<int32_t> items = {});
   int32_t make_object(PyObject* o);
   int32_t make_number_of_data(int32_t step);  // of Interpreter::recorder's numbers
-  int32_t make_hook(const InputHook& hook);  // its handle
+  int32_t make_hook(const InputHook& hook);   // its handle
   std::vector<int32_t> elements(PyObject* sequence);
   int32_t make_container(PyObject* o);
   int32_t make_array_method(PyObject* o);

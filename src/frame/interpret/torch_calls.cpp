@@ -137,21 +137,18 @@ Ref TorchCalls::number_of_data(PyObject* o) {
     const Ref operand = numbers.is(number) ? this->number(number) : Ref::borrow(number);
     if (!operand || PyList_Append(operands.get(), operand.get()) != 0) return {};
   }
-  return Ref::steal(
-      PyObject_CallMethod(module_.get(), "Computed", "OO", operator_named(name), operands.get()));
+  return Ref::steal(PyObject_CallMethod(module_.get(), "Computed", "OO", operator_named(name), operands.get()));
 }
 
 // found: (symbol or "", tensor or number, dimension or -1).
 void TorchCalls::note_data(PyObject* o, PyObject* found, PyObject* copies, int depth) {
   const auto add = [&](const std::string& symbol, PyObject* of, int64_t dim) {
-    const Ref row =
-        Ref::steal(Py_BuildValue("(sOL)", symbol.c_str(), of, static_cast<long long>(dim)));
+    const Ref row = Ref::steal(Py_BuildValue("(sOL)", symbol.c_str(), of, static_cast<long long>(dim)));
     if (!row || PyList_Append(found, row.get()) != 0) spoil();
   };
   const auto symbol_of = [&](PyObject* size) -> std::string {
     const std::optional<sym::Expr> e = in_.session->size_of_symbol(size);
-    const bool is_new =
-        e && e->kind() == sym::Kind::kVar && sym::has_data_size(*e) && told_sizes_.insert(*e).second;
+    const bool is_new = e && e->kind() == sym::Kind::kVar && sym::has_data_size(*e) && told_sizes_.insert(*e).second;
     return is_new ? e->str() : "";
   };
   Numbers& numbers = in_.recorder.numbers;
@@ -305,7 +302,8 @@ PyObject* TorchCalls::operator_named(const char* name) {
 }
 
 bool TorchCalls::says_all() const {
-  return !spoilt_ && in_.session->stats().ops - ops_before_ == covered_ && in_.retry_path().empty() && in_.narrowed_inputs.empty();
+  return !spoilt_ && in_.session->stats().ops - ops_before_ == covered_ && in_.retry_path().empty() &&
+         in_.narrowed_inputs.empty();
 }
 
 Ref TorchCalls::graph_of(const std::vector<PyObject*>& outputs) {

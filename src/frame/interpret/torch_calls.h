@@ -69,7 +69,7 @@ class TorchCalls {
   Call begin(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   void end(Call& call, PyObject* result);
   Ref snapshot(PyObject* o, bool numbers, int depth = 0);
-  Ref number(PyObject* o);  // one that changes from call to call, as _torch_graph.py wants it
+  Ref number(PyObject* o);          // one that changes from call to call, as _torch_graph.py wants it
   Ref number_of_data(PyObject* o);  // of one that follows from data
   void note_data(PyObject* result, PyObject* found, PyObject* copies, int depth = 0);
   void note_number_of_data(int32_t step, PyObject* copies);
@@ -84,7 +84,7 @@ class TorchCalls {
   int depth_ = 0;
   int64_t ops_before_, covered_ = 0;
   bool grad_before_;
-  Ref calls_, inputs_;                          // lists
+  Ref calls_, inputs_;  // lists
   // Of sizes that follow from data: what the trace took for granted since the last call, and which symbols results say.
   std::vector<sym::SizeGuard> checks_;
   std::unordered_set<sym::Expr> told_sizes_;

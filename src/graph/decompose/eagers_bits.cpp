@@ -23,8 +23,8 @@ constexpr const char* kExact[] = {
     op::where_ScalarSelf, op::where_Scalar, op::masked_fill_Scalar, op::masked_fill_Tensor, COMPARISON(eq),
     COMPARISON(ne), COMPARISON(lt), COMPARISON(le), COMPARISON(gt), COMPARISON(ge),
     // Values that move.
-    op::_to_copy, op::number, op::alias, op::alias_copy, op::clone, op::copy, op::detach, op::detach_copy, op::empty_like,
-    op::empty_memory_format, op::empty_permuted, op::empty_strided, op::eye, op::eye_m, op::fill_Scalar,
+    op::_to_copy, op::number, op::alias, op::alias_copy, op::clone, op::copy, op::detach, op::detach_copy,
+    op::empty_like, op::empty_memory_format, op::empty_permuted, op::empty_strided, op::eye, op::eye_m, op::fill_Scalar,
     op::fill_Tensor, op::full, op::full_like, op::lift_fresh, op::lift_fresh_copy, op::new_empty, op::new_empty_strided,
     op::new_full, op::new_ones, op::new_zeros, op::ones, op::ones_like, op::scalar_tensor, op::tril, op::triu, op::zero,
     op::zeros, op::zeros_like, op::_unsafe_index_Tensor, op::cat, op::constant_pad_nd, op::embedding, op::gather,
