@@ -56,10 +56,18 @@ def fake_mode() -> Any:
 
 
 class _ExampleValues(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, environment: Any) -> None:
+        super().__init__(module)
+        self.environment = environment
+
     def run_node(self, n: fx.Node) -> Any:
+        from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+
         result = super().run_node(n)
         if n.op != "output":
             n.meta["example_value"] = result
+            if bindings := compute_unbacked_bindings(self.environment, result):  # sizes that follow from data
+                n.meta["unbacked_bindings"] = bindings
         return result
 
 
@@ -71,10 +79,11 @@ def add_example_values(module: fx.GraphModule, inputs: Sequence[Any], mode: Any)
     before = torch.is_grad_enabled()
     try:
         with mode, enable_python_dispatcher():
-            _ExampleValues(module).run(*inputs)
+            _ExampleValues(module, mode.shape_env).run(*inputs)
     except Exception as e:
         module.meta["example_values_end"] = f"{type(e).__name__}: {e}"
     finally:
+        mode.shape_env.pending_fresh_unbacked_symbols.clear()
         torch._C._set_grad_enabled(before)
 
 

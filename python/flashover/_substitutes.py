@@ -408,6 +408,9 @@ def _whole_pack_padded_sequence(
     """What is packed is parts of the input (the operator looks at the lengths' memory)."""
     if isinstance(lengths, torch.Tensor):
         lengths = lengths.to(dtype=torch.int64)
+    elif isinstance(lengths, (list, tuple)):
+        # (One by one: numbers that change are operands of the graph then.)
+        lengths = torch.tensor([lengths[i] for i in range(len(lengths))], dtype=torch.int64, device="cpu")
     else:
         lengths = torch.as_tensor(lengths, dtype=torch.int64, device="cpu")
     order = None

@@ -341,6 +341,37 @@ def test_sizes_that_follow_from_data() -> None:
         torch.testing.assert_close(compiled(x, y), selected(x, y))
 
 
+def of_numbers(x: torch.Tensor) -> Any:
+    return x * x.max().item(), 2 * x.sum().item() + 1, x.tolist()
+
+
+def as_many(x: torch.Tensor) -> Any:
+    n = x.abs().sum().long().item()
+    return torch.zeros(n + 1) + 1, n
+
+
+def found(x: torch.Tensor) -> Any:
+    return x[x > 0].reshape(-1, 1).expand(-1, 2) + 1, x.nonzero().shape[0] + 2
+
+
+def squeezed(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_select(x > 0).squeeze() + torch.ones(1)
+
+
+@pytest.mark.parametrize("f", [of_numbers, as_many, found, squeezed, selected])
+@pytest.mark.parametrize("backend", ["recorder", "aot_eager"])
+def test_data_in_whole_graphs(f: Callable[..., Any], backend: str) -> None:
+    """One graph for all data: numbers and sizes are nodes of it, and what the trace took for granted is checked."""
+    recorder = Recorder()
+    compiled = flashover.compile(f, fullgraph=True, backend=recorder if backend == "recorder" else backend)
+    args = 2 if f is selected else 1
+    for values in ([1.5, -2.0, 3.0], [0.0, 2.5, 4.0], [-7.0, 1.0, 0.0], [3.0, 2.0, 1.0], [-1.0, -2.0, -3.0]):
+        x = [torch.tensor(values) * (k + 1) for k in range(args)]
+        torch.testing.assert_close(compiled(*x), f(*x))
+    if backend == "recorder":
+        assert len(recorder.graphs) == 1
+
+
 def test_optimizers() -> None:
     for make in (torch.optim.SGD, torch.optim.Adam, lambda p: torch.optim.AdamW(p, foreach=True)):
         weights = []

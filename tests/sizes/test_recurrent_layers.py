@@ -145,6 +145,24 @@ def test_packed_sequences_of_any_lengths(kind: str, sorted_already: bool, trains
     assert check(module, f, lengths_of(sorted_already), trains) <= 3
 
 
+@pytest.mark.parametrize("sorted_already", [False, True])
+def test_lengths_in_a_list(sorted_already: bool) -> None:
+    module = nn.LSTM(6, 5)
+
+    def f(x: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor]:
+        y, (h, _) = module(pack_padded_sequence(x, lengths, enforce_sorted=sorted_already))
+        return pad_packed_sequence(y)[0], h
+
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    with torch.no_grad():
+        for steps, lengths in [(9, [7, 5, 2]), (7, [5, 4, 4]), (9, [8, 8, 4]), (6, [6, 3, 3]), (5, [4, 2, 2])]:
+            lengths = lengths if sorted_already else lengths[::-1]
+            x = torch.randn(steps, 3, 6)
+            torch.testing.assert_close(compiled(x, lengths), f(x, lengths))
+    assert flashover.compile_stats()["graphs"] - before <= 3
+
+
 def test_wrong_lengths_raise_as_in_eager() -> None:
     module = nn.GRU(6, 5)
 
