@@ -365,9 +365,9 @@ def torch_graph(
     grad: bool,
     canonical: dict[str, Any],
 ) -> TorchGraph | None:
-    """calls: function, args, kwargs, result, the grad mode, whether operators ran, where, what it found of data, tensors
-    that it handed numbers out in; or a relation of two sizes that holds. canonical: what symbols of sizes were found to
-    be. None: a graph cannot say them."""
+    """calls: function, args, kwargs, result, the grad mode, whether operators ran, where, what it found of data, the
+    tensors that numbers are handed out in; or a relation of two sizes that holds. canonical: what symbols of sizes were
+    found to be. None: a graph cannot say them."""
     builder = _Builder(inputs, grad, canonical)
     try:
         for call in calls:
