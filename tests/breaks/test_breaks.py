@@ -264,9 +264,11 @@ def test_break_inside_inference_mode():
         with torch.inference_mode():
             z = y.sin()
             log.append(float(z.sum()))
+            torch._dynamo.graph_break()
             with torch.inference_mode(twice):
                 z = z.cos() + y
                 log.append(float(z.sum()))
+                torch._dynamo.graph_break()
             z = z + 1
             on = torch.is_inference_mode_enabled()
         return z * 2, on, torch.is_inference_mode_enabled(), y * 3
