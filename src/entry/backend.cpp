@@ -125,14 +125,28 @@ PyObject* wrap(const std::vector<const at::Tensor*>& tensors) {
   return out;
 }
 
-// What a backend's callable gave for so many outputs.
 at::Tensor tensor_of_number(PyObject* number) {
   if (PyFloat_Check(number)) return c10::scalar_to_tensor(PyFloat_AS_DOUBLE(number));
   const long long whole = PyLong_AsLongLong(number);
   if (PyErr_Occurred()) throw python_error();
   return c10::scalar_to_tensor(static_cast<int64_t>(whole));
 }
-void unwrap_results(PyObject* result, size_t count, std::vector<at::Tensor>& outputs) {
+
+// Outputs that may come as Python's numbers: sizes that follow from data.
+std::vector<bool> outputs_of(const graph::Graph& g) {
+  std::vector<bool> numbers;
+  for (const graph::Output& o : g.outputs) {
+    numbers.push_back(false);
+    if (o.value == kNoValue) continue;
+    const TensorType& t = g.type(o.value);
+    numbers.back() = t.rank() == 0 && (t.dtype == DType::kI64 || t.dtype == DType::kF64);
+  }
+  return numbers;
+}
+
+// What a backend's callable gave.
+void unwrap_results(PyObject* result, const std::vector<bool>& numbers, std::vector<at::Tensor>& outputs) {
+  const size_t count = numbers.size();
   outputs.clear();
   if (THPVariable_Check(result) && count == 1) {
     outputs.push_back(THPVariable_Unpack(result));
@@ -141,7 +155,7 @@ void unwrap_results(PyObject* result, size_t count, std::vector<at::Tensor>& out
   Reference items(PySequence_Fast(result, "the backend's callable must return a tuple or list of tensors"));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.p); i++) {
     PyObject* t = PySequence_Fast_GET_ITEM(items.p, i);
-    if (PyFloat_Check(t) || PyLong_Check(t)) {  // sizes that follow from data
+    if (static_cast<size_t>(i) < count && numbers[static_cast<size_t>(i)] && (PyFloat_Check(t) || PyLong_Check(t))) {
       outputs.push_back(tensor_of_number(t));
       continue;
     }
@@ -161,8 +175,7 @@ void unwrap_results(PyObject* result, size_t count, std::vector<at::Tensor>& out
 // A backend written in Python.
 class Custom final : public Runner {
  public:
-  Custom(const graph::Graph& g, PyObject* compiler, const std::vector<at::Tensor>& inputs)
-      : outputs_(g.outputs.size()) {
+  Custom(const graph::Graph& g, PyObject* compiler, const std::vector<at::Tensor>& inputs) : outputs_(outputs_of(g)) {
     std::vector<const at::Tensor*> examples, constants;
     for (size_t i = 0; i < g.inputs.size(); i++) {
       bool constant = g.inputs[i].kind == graph::InputKind::kConstant;
@@ -173,7 +186,7 @@ class Custom final : public Runner {
     compile(g, compiler, given.p, fixed.p);
   }
   // A graph that is compiled before there is anything to run it on: its examples are fake tensors.
-  Custom(const graph::Graph& g, PyObject* compiler) : outputs_(g.outputs.size()), constant_(g.inputs.size(), false) {
+  Custom(const graph::Graph& g, PyObject* compiler) : outputs_(outputs_of(g)), constant_(g.inputs.size(), false) {
     std::vector<at::Tensor> shapes;
     std::vector<const at::Tensor*> pointers;
     Reference devices(PyList_New(0)), none(PyTuple_New(0)), module(PyImport_ImportModule("flashover.fx_graph"));
@@ -218,7 +231,7 @@ class Custom final : public Runner {
   }
 
   PyObject* run_ = nullptr;
-  size_t outputs_;
+  std::vector<bool> outputs_;
   std::vector<bool> constant_;
 };
 
@@ -252,7 +265,7 @@ class Planned final : public Runner {
 class OfTorchCalls final : public Runner {
  public:
   OfTorchCalls(const frame::Capture& c, PyObject* custom, const std::vector<at::Tensor>& examples)
-      : outputs_(c.graph.outputs.size()) {
+      : outputs_(outputs_of(c.graph)) {
     const frame::SignalsPass as_usual;
     std::vector<const at::Tensor*> given;
     for (const at::Tensor& t : examples) given.push_back(&t);
@@ -302,7 +315,7 @@ class OfTorchCalls final : public Runner {
   }
 
   PyObject* run_ = nullptr;
-  size_t outputs_;
+  std::vector<bool> outputs_;
 };
 
 std::optional<run::cuda::DeviceFacts> pretended;
