@@ -133,7 +133,7 @@ at::Tensor tensor_of_number(PyObject* number) {
 }
 
 // Outputs that may come as Python's numbers: sizes that follow from data.
-std::vector<bool> outputs_of(const graph::Graph& g) {
+std::vector<bool> may_be_numbers(const graph::Graph& g) {
   std::vector<bool> numbers;
   for (const graph::Output& o : g.outputs) {
     numbers.push_back(false);
@@ -175,7 +175,8 @@ void unwrap_results(PyObject* result, const std::vector<bool>& numbers, std::vec
 // A backend written in Python.
 class Custom final : public Runner {
  public:
-  Custom(const graph::Graph& g, PyObject* compiler, const std::vector<at::Tensor>& inputs) : outputs_(outputs_of(g)) {
+  Custom(const graph::Graph& g, PyObject* compiler, const std::vector<at::Tensor>& inputs)
+      : outputs_(may_be_numbers(g)) {
     std::vector<const at::Tensor*> examples, constants;
     for (size_t i = 0; i < g.inputs.size(); i++) {
       bool constant = g.inputs[i].kind == graph::InputKind::kConstant;
@@ -186,7 +187,7 @@ class Custom final : public Runner {
     compile(g, compiler, given.p, fixed.p);
   }
   // A graph that is compiled before there is anything to run it on: its examples are fake tensors.
-  Custom(const graph::Graph& g, PyObject* compiler) : outputs_(outputs_of(g)), constant_(g.inputs.size(), false) {
+  Custom(const graph::Graph& g, PyObject* compiler) : outputs_(may_be_numbers(g)), constant_(g.inputs.size(), false) {
     std::vector<at::Tensor> shapes;
     std::vector<const at::Tensor*> pointers;
     Reference devices(PyList_New(0)), none(PyTuple_New(0)), module(PyImport_ImportModule("flashover.fx_graph"));
@@ -231,7 +232,7 @@ class Custom final : public Runner {
   }
 
   PyObject* run_ = nullptr;
-  std::vector<bool> outputs_;
+  std::vector<bool> outputs_;  // one an output: may_be_numbers()
   std::vector<bool> constant_;
 };
 
@@ -265,7 +266,7 @@ class Planned final : public Runner {
 class OfTorchCalls final : public Runner {
  public:
   OfTorchCalls(const frame::Capture& c, PyObject* custom, const std::vector<at::Tensor>& examples)
-      : outputs_(outputs_of(c.graph)) {
+      : outputs_(may_be_numbers(c.graph)) {
     const frame::SignalsPass as_usual;
     std::vector<const at::Tensor*> given;
     for (const at::Tensor& t : examples) given.push_back(&t);
@@ -315,7 +316,7 @@ class OfTorchCalls final : public Runner {
   }
 
   PyObject* run_ = nullptr;
-  std::vector<bool> outputs_;
+  std::vector<bool> outputs_;  // one an output: may_be_numbers()
 };
 
 std::optional<run::cuda::DeviceFacts> pretended;

@@ -532,8 +532,7 @@ bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
 // to hand to autograd only together with the backward.
 bool is_better_traced(const frame::Capture& c) {
   // (Checks of sizes that follow from data are in the graph, and a call that fails one runs again.)
-  const bool runs_again = graph::repeatable(c.graph);
-  return c.declined || c.assumes || (c.data_sizes && !runs_again) || !c.narrowed_inputs.empty() ||
+  return c.declined || c.assumes || (c.data_sizes && !graph::repeatable(c.graph)) || !c.narrowed_inputs.empty() ||
          std::ranges::any_of(c.graph.nodes,
                              [](const graph::Node& n) { return n.op->check && n.op->name != op::check_sizes; });
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "compat/opcodes.h"
 #include "frame/interpret/instructions.h"
 #include "frame/numbers.h"
 #include "frame/observe.h"
@@ -15,9 +16,6 @@ namespace {
 // What stands for a float that nobody knows: nothing raises for it, and it is not whole.
 constexpr double kSomeFloat = 1.5;
 constexpr long long kExactInFloats = 1LL << 53;
-// Arguments of BINARY_OP, in place or not.
-constexpr int kAdd = 0, kAnd = 1, kFloorDivide = 2, kMultiply = 5, kRemainder = 6, kOr = 7, kSubtract = 10,
-              kTrueDivide = 11, kXor = 12, kInPlaceBy = 13;
 
 bool is_nonzero(PyObject* o) { return o != nullptr && PyObject_IsTrue(o) == 1; }
 
@@ -137,19 +135,19 @@ bool Numbers::may_raise(const NumberStep& s) const {
       const bool fits = is_short(s.a) && is_short(s.b);
       const bool same = is_float(s.a) == is_float(s.b);
       const bool divides = is_constant(s.b) && is_nonzero(value(s.b));
-      switch (s.op % kInPlaceBy) {
-        case kAdd:
-        case kSubtract:
-        case kMultiply:
+      switch (s.op % NB_INPLACE_ADD) {
+        case NB_ADD:
+        case NB_SUBTRACT:
+        case NB_MULTIPLY:
           return !same && !fits;
-        case kTrueDivide:
+        case NB_TRUE_DIVIDE:
           return !divides || !fits;
-        case kFloorDivide:
-        case kRemainder:
+        case NB_FLOOR_DIVIDE:
+        case NB_REMAINDER:
           return !divides || !same;
-        case kAnd:
-        case kOr:
-        case kXor:
+        case NB_AND:
+        case NB_OR:
+        case NB_XOR:
           return false;
         default:
           return true;
@@ -213,14 +211,14 @@ Ref Numbers::tensor_of_data(int32_t step) {
   if (s.kind == NumberStep::Kind::kUnary && s.op <= 1) return s.op == 0 ? Ref::steal(PyNumber_Negative(a.get())) : a;
   if (!b) return {};
   if (may_raise_of_data(step)) must_be_computed_.push_back(step);
-  switch (s.op % kInPlaceBy) {
-    case kAdd:
+  switch (s.op % NB_INPLACE_ADD) {
+    case NB_ADD:
       return Ref::steal(PyNumber_Add(a.get(), b.get()));
-    case kSubtract:
+    case NB_SUBTRACT:
       return Ref::steal(PyNumber_Subtract(a.get(), b.get()));
-    case kMultiply:
+    case NB_MULTIPLY:
       return Ref::steal(PyNumber_Multiply(a.get(), b.get()));
-    case kTrueDivide:
+    case NB_TRUE_DIVIDE:
       return Ref::steal(PyNumber_TrueDivide(a.get(), b.get()));
     default:
       return {};

@@ -64,10 +64,9 @@ PyObject* power(PyObject* a, PyObject* b);  // a ** b
 // Number in a 0-d CPU tensor of that dtype. New reference; null: it is not such a tensor.
 using ReadItem = PyObject* (*)(PyObject* tensor, DType dtype);
 // values: one a step, new references. False, without an error: a miss.
-// values: of its operands, which are numbers 0 and 1 then. New reference; null: with an error, or another type than the
-// step has.
-PyObject* evaluate_step(const NumberStep& step, const std::vector<PyObject*>& values);
 bool evaluate(const NumberProgram& program, PyObject* const* objects, ReadItem read, std::vector<PyObject*>& values);
+// values: of its operands. New reference; null: with an error, or another type than the step has.
+PyObject* evaluate_step(const NumberStep& step, const std::vector<PyObject*>& values);
 
 class SourceTracker;
 

@@ -224,7 +224,7 @@ int32_t Reconstructor::make(PyObject* o) {
     if (asks.get() == Py_False) {
       static PyObject* const grad = PyUnicode_InternFromString("grad");
       kept_.push_back(tensor_attribute(o, "grad"));
-      if (!kept_.back()) throw Declined("an attribute of a tensor cannot be read");
+      if (!kept_.back()) throw Declined("the gradient of a tensor cannot be read");
       if (PyObject* value = kept_.back().get(); value != Py_None) {
         const int32_t name = make(grad);
         capture_.effects.push_back({Effect::Kind::kSetAttr, {made, name, make(value)}});

@@ -237,8 +237,10 @@ bool Recorder::write_data(PyObject* object, PyObject* value) {
   TraceImpl* impl = trace_impl(tensor);
   if (!impl->real.is_leaf() || impl->real.is_view() || impl->is_inference()) return false;
   const TensorType before = type_of(tensor), after = type_of(source);
-  return impl->data_written = before.dtype == after.dtype && before.device == after.device &&
-                              before.sizes == after.sizes && before.strides == after.strides;
+  if (before.dtype != after.dtype || before.device != after.device || before.sizes != after.sizes ||
+      before.strides != after.strides)
+    return false;  // (what was assigned before stays so)
+  return impl->data_written = true;
 }
 
 ValueId Recorder::value_of(PyObject* object) const {

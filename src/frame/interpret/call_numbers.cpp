@@ -340,14 +340,9 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
     return false;
   if (PyObject* tensor = asked_for_item(f, args, nargs, kwnames);
       tensor != nullptr && session->is_trace_tensor(tensor)) {
-    if ((*result = numbers.item(tensor)) != nullptr) {
-      const bool is_float = PyFloat_CheckExact(*result);
-      if (!PyType_Check(f) || (f == reinterpret_cast<PyObject*>(&PyFloat_Type)) == is_float) return true;
-      Ref number = Ref::steal(std::exchange(*result, nullptr));
-      PyObject* one[1] = {number.get()};
-      return (*result = numbers.call(f, one, 1)) != nullptr;
-    }
-    if (Ref number = Ref::steal(numbers.of_data(tensor))) {
+    Ref number = Ref::steal(numbers.item(tensor));
+    if (!number) number = Ref::steal(numbers.of_data(tensor));
+    if (number) {
       const bool is_float = PyFloat_CheckExact(number.get());
       if (!PyType_Check(f) || (f == reinterpret_cast<PyObject*>(&PyFloat_Type)) == is_float)
         return (*result = number.release()) != nullptr;

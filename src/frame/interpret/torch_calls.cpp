@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "compat/opcodes.h"
 #include "frame/interpret/calls.h"
 #include "frame/interpret/native.h"
 #include "frame/marks.h"
@@ -122,10 +123,11 @@ Ref TorchCalls::number_of_data(PyObject* o) {
   if (computed == nullptr) return {};
   const char* name = nullptr;
   if (computed->kind == NumberStep::Kind::kBinary) {
-    static constexpr std::pair<int, const char*> kNames[] = {{0, "add"}, {2, "floordiv"}, {5, "mul"},
-                                                             {6, "mod"}, {10, "sub"},     {11, "truediv"}};
+    static constexpr std::pair<int, const char*> kNames[] = {{NB_ADD, "add"},      {NB_FLOOR_DIVIDE, "floordiv"},
+                                                             {NB_MULTIPLY, "mul"}, {NB_REMAINDER, "mod"},
+                                                             {NB_SUBTRACT, "sub"}, {NB_TRUE_DIVIDE, "truediv"}};
     for (const auto& [op, its] : kNames)
-      if (computed->op % 13 == op) name = its;
+      if (computed->op % NB_INPLACE_ADD == op) name = its;
   } else if (computed->kind == NumberStep::Kind::kUnary && computed->op == 0) {
     name = "neg";
   }
