@@ -31,6 +31,7 @@
 #include "entry/run_entry.h"
 #include "entry/torch_config.h"
 #include "entry/torch_told.h"
+#include "entry/wrapped_inputs.h"
 #include "frame/fetched_error.h"
 #include "frame/marks.h"
 #include "frame/signals.h"
@@ -195,6 +196,13 @@ void connect_inputs(Entry& e) {
     if (c.graph.inputs[i].kind == graph::InputKind::kTangent) continue;  // comes when the backward runs
     if (add_number(i, c.number_inputs, c.numbers.inputs, kNumberInput)) continue;
     if (add_number(i, c.size_inputs, c.numbers.sizes, kSizeInput)) continue;
+    const auto gradient = [&](const frame::WrappedInput& w) {
+      return std::ranges::find(w.inputs, static_cast<int32_t>(i)) != w.inputs.end();
+    };
+    if (std::ranges::any_of(c.wrapped_gradients, gradient)) {
+      e.inputs.push_back(kGradientInput);
+      continue;
+    }
     const auto narrowed =
         std::find_if(c.narrowed_inputs.begin(), c.narrowed_inputs.end(),
                      [&](const frame::NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });
@@ -349,6 +357,7 @@ std::vector<at::Tensor> example_inputs(Entry& e, PyObject* const* bound) {
     for (PyObject* v : values) Py_DECREF(v);
   }
   for (int32_t i : e.inputs) examples.push_back(graph_input(e, i, objects.data(), numbers.get()));
+  make_wrapped_inputs(e, objects.data(), examples.data(), nullptr);
   return examples;
 }
 
@@ -407,7 +416,7 @@ bool run_backend(Attempt& a, const std::vector<at::Tensor>& examples, bool pipel
 void note_compiled(Attempt& a) {
   Entry& e = a.entry;
   for (size_t i = 0; i < e.inputs.size(); ++i)  // what is made for a call has no other owner
-    e.borrowed[i] = e.inputs[i] < kSizeInput && e.runner->borrows(i);
+    e.borrowed[i] = e.inputs[i] < kGradientInput && e.runner->borrows(i);
   for (const auto& [symbol, source] : e.report.kernel_sources) {
     log(Topic::kKernels, source);
     dump(e.report.dump_number, a.settings.name, "kernel_" + symbol + (source.starts_with("import ") ? ".py" : ".cpp"),

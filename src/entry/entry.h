@@ -51,7 +51,7 @@ struct NumberTensors {
   std::vector<at::Tensor> tensors;
   std::vector<at::Tensor> sizes;  // of so many elements, for ints that are sizes
 };
-constexpr int32_t kNumberInput = 1 << 30, kNarrowedInput = 1 << 29, kSizeInput = 1 << 28;
+constexpr int32_t kNumberInput = 1 << 30, kNarrowedInput = 1 << 29, kSizeInput = 1 << 28, kGradientInput = 1 << 27;
 PyObject* read_item(PyObject* tensor, DType dtype);  // frame::ReadItem
 
 // The backend "export" makes nothing that runs: its entries hold the graph (program.h).
@@ -80,7 +80,7 @@ struct Entry {
   std::unique_ptr<Runner> runner;
   // Per graph input: index into the required objects, -1 - index into constants, kNumberInput + index into
   // capture.numbers.inputs, kNarrowedInput + index into capture.narrowed_inputs, kSizeInput + index into
-  // capture.numbers.sizes.
+  // capture.numbers.sizes; kGradientInput: made when all others are there (wrapped_inputs.h).
   std::vector<int32_t> inputs;
   std::vector<bool> borrowed;            // by graph input: the runner needs no reference of its own to it
   bool ours = false;                     // its graph runs as our kernels, which keep no inputs
@@ -128,6 +128,7 @@ inline at::Tensor graph_input(const Entry& e, int32_t i, PyObject* const* object
   if (i < 0) return e.constants[-1 - i];
   if (i >= kNumberInput) return numbers->tensors[i - kNumberInput];
   if (i >= kNarrowedInput) return narrowed_input(e, static_cast<size_t>(i - kNarrowedInput), objects);
+  if (i == kGradientInput) return {};
   return i >= kSizeInput ? numbers->sizes[i - kSizeInput] : THPVariable_Unpack(objects[i]);
 }
 

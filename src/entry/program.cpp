@@ -174,7 +174,7 @@ PyObject* result_of(Entry& e, PyObject* const* objects, PyObject* markers) {
 
 PyObject* examples_of(Entry& e, PyObject* const* objects) {
   return list_of(e.inputs, [&](int32_t i) -> PyObject* {
-    if (i >= kSizeInput) return Py_NewRef(Py_None);  // problems_of() has named it
+    if (i >= kGradientInput) return Py_NewRef(Py_None);  // problems_of() has named it
     return i < 0 ? THPVariable_Wrap(e.constants[static_cast<size_t>(-1 - i)]) : Py_NewRef(objects[i]);
   });
 }

@@ -12,6 +12,7 @@
 #include "base/unexpected_size.h"
 #include "compat/python_lock.h"
 #include "entry/versions.h"
+#include "entry/wrapped_inputs.h"
 #include "guards/arrays.h"
 #include "guards/objects.h"
 #include "run/run.h"
@@ -57,13 +58,18 @@ class Inputs {
         tensors_.push_back(graph_input(e, in, objects, numbers));
     }
   }
+  void finish(PyObject* const* objects) {
+    if (!e_.capture.wrapped_gradients.empty()) make_wrapped_inputs(e_, objects, tensors_.data(), &forms);
+  }
   Inputs(const Inputs&) = delete;
   ~Inputs() {
+    for (PyObject* o : forms) Py_DECREF(o);
     for (size_t i = 0; i < tensors_.size(); ++i)
       if (e_.borrowed[i]) static_cast<void>(tensors_[i].unsafeReleaseTensorImpl());
   }
   const at::Tensor* data() const { return tensors_.data(); }
   size_t size() const { return tensors_.size(); }
+  std::vector<PyObject*> forms;  // make_wrapped_inputs()'s
 
  private:
   using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
@@ -77,7 +83,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
                     std::vector<frame::FrameState>& frames, Repeat& repeat) {
   const std::shared_ptr<NumberTensors> numbers =
       e->capture.numbers.inputs.empty() && e->capture.numbers.sizes.empty() ? nullptr : number_tensors(*e, objects);
-  const Inputs inputs(*e, objects, numbers.get());
+  Inputs inputs(*e, objects, numbers.get());
   const size_t held = e->required + e->capture.numbers.steps.size();
   for (size_t i = 0; i < held; i++) Py_INCREF(objects[i]);
   guards::let_go_of_arrays();
@@ -95,6 +101,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
   try {
     torch::PyWarningHandler warnings;
     try {
+      inputs.finish(objects);
       at::RecordFunction range(at::RecordScope::USER_SCOPE);
       if (range.isActive()) [[unlikely]]
         range.before("flashover: " + settings.name);
@@ -124,6 +131,9 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
     for (int32_t i : e->capture.inference_outputs) make_inference(outputs[static_cast<size_t>(i)]);
     c10::SmallVector<PyObject*, 8> wrapped;
     for (at::Tensor& t : outputs) wrapped.push_back(THPVariable_Wrap(std::move(t)));
+    for (PyObject* form : inputs.forms) wrapped.push_back(Py_NewRef(form));
+    for (const auto& [wrapper, steps] : e->capture.written_wrappers)
+      for (uint32_t i = 0; i < steps; ++i) THPVariable_Unpack(objects[wrapper]).unsafeGetTensorImpl()->bump_version();
     if (e->capture.frames.empty()) {
       result = frame::rebuild(e->capture, objects, wrapped.data());
     } else {

@@ -370,6 +370,9 @@ class CompiledBackward final : public autograd::Node {
       zero.zero_();
       return zero;
     }
+    TORCH_CHECK(!t.key_set().has(c10::DispatchKey::Python),
+                "flashover: the gradient of a plain result of a compiled function is of a tensor subclass. Call the "
+                "uncompiled function where such gradients come.");
     if (t.layout() == at::kStrided && t.sizes() == at::IntArrayRef(g.sizes) &&
         t.strides() == at::IntArrayRef(g.strides) && t.scalar_type() == g.dtype && t.device() == g.device &&
         t.has_storage() && !t.is_conj() && !t.is_neg())

@@ -278,10 +278,21 @@ struct Run {
   void note_exception();
   void look_at_ending(const ContextCopy& variables, PyObject* autocast_cache);
   void reconstruct(TorchState& state, const HandledException& handled);
-  void add_backward(const Reconstructor& reconstructor, const HandledException& handled);
+  void add_backward(Reconstructor& reconstructor, const HandledException& handled);
+  void take_wrappers(Reconstructor& reconstructor);
   void take_sizes(Reconstructor& reconstructor);
   void finish(Reconstructor& reconstructor, size_t inputs);
 };
+
+// A function of _subclasses.py on new arguments: no part of the program.
+PyObject* call_of_ours(Interpreter& in, const char* function, PyObject* args) {
+  const Ref given = Ref::steal(args);
+  PyObject* f = of_module("flashover._subclasses", function);
+  ++in.uninterpreted;
+  PyObject* made = f != nullptr && args != nullptr ? PyObject_CallObject(f, args) : nullptr;
+  --in.uninterpreted;
+  return made;
+}
 
 void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   session.location = [&in = in] { return in.operator_location(); };
@@ -353,6 +364,11 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
       Ref number = Ref::steal(raw->element(input, dtype));
       return number && in.recorder.numbers.holds_always(input, number.get(), dtype);
     };
+  session.wrapper_classes = {
+      [&in = in](PyObject* wrapper) { return call_of_ours(in, "leaves", PyTuple_Pack(1, wrapper)); },
+      [&in = in](PyObject* wrapper, PyObject* parts) {
+        return call_of_ours(in, "like", PyTuple_Pack(2, wrapper, parts));
+      }};
   session.number_read = [&in = in](ValueId value) { return in.recorder.numbers.read_value(value); };
   read_arguments();
 }
@@ -451,13 +467,14 @@ void Run::reconstruct(TorchState& state, const HandledException& handled) {
   reconstructor.numbers_of_data();
   reconstructor.effects();
   in.context.torch.leave_inference_modes();  // what follows leaves them for real
-  if (calls) out.torch_graph = calls->graph_of(reconstructor.outputs()).release();
+  // (A graph of torch's calls knows nothing of how wrappers lead into a backward.)
+  if (calls && reconstructor.wrapped().empty()) out.torch_graph = calls->graph_of(reconstructor.outputs()).release();
   forget_calls();
   if (out.torch_graph == nullptr) add_backward(reconstructor, handled);
   finish(reconstructor, inputs);
 }
 
-void Run::add_backward(const Reconstructor& reconstructor, const HandledException& handled) {
+void Run::add_backward(Reconstructor& reconstructor, const HandledException& handled) {
   const Snapshot* stopped = in.stopped();
   // Hooks and autograd Functions of the program run here: interpreted, and without a trace of theirs left.
   HookInstalled hook;
@@ -465,7 +482,7 @@ void Run::add_backward(const Reconstructor& reconstructor, const HandledExceptio
   in.uninterpreted = 0;
   const size_t writes = in.journal.entries().size(), said = in.context.warnings.said.size();
   const int64_t frames = in.frames;
-  out.joint = session.add_backward(reconstructor.outputs());
+  out.joint = session.add_backward(reconstructor.outputs(), reconstructor.wrapped());
   in.uninterpreted = 1;
   if (in.aborted()) throw Declined(in.reason(), in.where());
   if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
@@ -474,6 +491,15 @@ void Run::add_backward(const Reconstructor& reconstructor, const HandledExceptio
   if (in.frames != frames && out.reconstruction.size() + out.effects.size() > 1 &&
       !makes_the_same(in, out, stopped, result.get(), handled.changed() ? handled.now() : nullptr))
     throw Declined("training: the backward writes Python objects that the call made");
+  reconstructor.lead_wrapped(session.wrapped_gradients());
+}
+
+void Run::take_wrappers(Reconstructor& reconstructor) {
+  for (const auto& [wrapper, steps] : session.written_wrappers())
+    out.written_wrappers.emplace_back(reconstructor.require(in.recorder.source_of(wrapper)), steps);
+  if (out.wrapped_gradients.empty()) return;
+  for (size_t k = 0; k < session.sizes().count(); ++k)
+    out.size_sources.push_back(session.source_of_size(sym::size_symbol(static_cast<int>(k))));
 }
 
 std::string bounds_in_words(const sym::Promise& p) {
@@ -556,6 +582,7 @@ void Run::finish(Reconstructor& reconstructor, size_t inputs) {
   if (reconstructor.may_raise() && (out.calls || !graph::repeatable(out.graph)))
     throw Declined("data-dependent: what is computed of a number that follows from data may raise");
   if (in.recorder.tensor_sources().size() != inputs) throw Declined("training: the backward reads a new tensor");
+  take_wrappers(reconstructor);
   out.input_sources.resize(out.graph.inputs.size(), kNoSource);
   out.narrowed_inputs = std::move(in.narrowed_inputs);
   take_numbers(in.recorder.numbers, reconstructor, out);
@@ -566,7 +593,10 @@ void Run::finish(Reconstructor& reconstructor, size_t inputs) {
     const bool number = out.number_inputs.at(i) >= 0 || out.size_inputs.at(i) >= 0;
     const bool narrowed = std::any_of(out.narrowed_inputs.begin(), out.narrowed_inputs.end(),
                                       [&](const NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });
-    if ((constant || number || narrowed) != (out.input_sources[i] == kNoSource))
+    const bool gradient = std::ranges::any_of(out.wrapped_gradients, [&](const WrappedInput& w) {
+      return std::ranges::find(w.inputs, static_cast<int32_t>(i)) != w.inputs.end();
+    });
+    if ((constant || number || narrowed || gradient) != (out.input_sources[i] == kNoSource))
       throw Declined("a tensor input without a source");
   }
   for (const Journal::Entry& e : in.journal.entries()) in.recorder.only_way_to(e.target.get());

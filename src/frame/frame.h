@@ -146,6 +146,14 @@ struct NarrowedInput {
   bool grad = false;  // the grad mode it is made in
 };
 
+// A tensor whose gradient is of a class with __torch_dispatch__, or that is: its gradient's parts are gradients of
+// inputs of the graph. In each call they are results of an autograd node that puts them together, as a form says that
+// the reconstruction writes to a list: it finds these lists behind the graph's outputs.
+struct WrappedInput {
+  int32_t of = -1;  // Capture::required
+  std::vector<int32_t> inputs;
+};
+
 struct Capture {
   bool declined = false;
   bool retry_as_opaque = false;  // declined, but another capture knows better
@@ -181,6 +189,9 @@ struct Capture {
   std::vector<int32_t> size_inputs;    // the same of ints that are sizes
   std::vector<NarrowedInput> narrowed_inputs;
   bool took_narrowed_inputs = false;  // also where it declined
+  std::vector<WrappedInput> wrapped_gradients;
+  std::vector<std::pair<int32_t, uint32_t>> written_wrappers;  // Capture::required; how often it is written
+  std::vector<std::pair<int32_t, int32_t>> size_sources;       // by symbol, where a wrapped gradient's sizes are such
   std::vector<ReconstructionStep> reconstruction;
   bool calls = false;   // the reconstruction calls methods
   int32_t result = -1;  // register of the return value

@@ -258,7 +258,34 @@ void SourceTracker::storage_offset(PyObject* tensor) {
   if (is_old(tensor)) fact(FactKind::kStorageOffset, source_of(tensor));
 }
 
-void SourceTracker::wrapper(SourceId id) { fact(FactKind::kTensor, id); }
+void SourceTracker::wrapper(SourceId id, PyObject* tensor) {
+  fact(FactKind::kTensor, id);
+  session_->add_wrapper(tensor);
+  if (is_nested_tensor(Py_TYPE(tensor))) jagged(id, tensor);
+}
+
+// torch's own class for jagged tensors, whose code is not looked into: what that reads of one. Its ragged size is known
+// by the object that holds the offsets (or lengths): sizes of two are equal where these objects are the same.
+void SourceTracker::jagged(SourceId id, PyObject* tensor) {
+  const SourceId dict = instance_dict(tensor);
+  if (dict == kNoSource) throw Declined("a nested tensor without attributes");
+  PyObject* const attributes = *_PyObject_GetDictPtr(tensor);
+  PyObject *key, *value, *ragged = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(attributes, &at, &key, &value);) {
+    const auto is = [&](const char* name) { return PyUnicode_CompareWithASCIIString(key, name) == 0; };
+    if (!PyUnicode_Check(key) ||
+        !(is("_values") || is("_offsets") || is("_lengths") || is("_ragged_idx") || is("_metadata_cache")))
+      continue;
+    read(SourceKind::kDictItem, dict, -1, key, value);
+    if (is("_metadata_cache")) contents_deep(value);
+    if (is("_offsets") || (is("_lengths") && value != Py_None)) ragged = value;  // (in this order)
+  }
+  const SourceId source = ragged != nullptr ? source_of(ragged) : kNoSource;
+  if (source == kNoSource) throw Declined("a nested tensor without offsets");
+  for (const SourceId other : ragged_sources_)
+    if (other != source) fact(FactKind::kDistinct, std::max(source, other), nullptr, std::min(source, other));
+  if (std::ranges::find(ragged_sources_, source) == ragged_sources_.end()) ragged_sources_.push_back(source);
+}
 
 // What Python code sees operators on tensors of a class: part of the program.
 void SourceTracker::tensor_class(PyTypeObject* t) {
@@ -385,7 +412,7 @@ void SourceTracker::add_input(SourceId id, PyObject* tensor, bool parent_pinned,
   PyTypeObject* const type = Py_TYPE(tensor);
   const bool wraps = session_ != nullptr && is_wrapper_type(type);
   if (session_ != nullptr && (wraps || !is_plain_tensor_type(type))) tensor_class(type);
-  if (wraps) return wrapper(id);
+  if (wraps) return wrapper(id, tensor);
   fact(FactKind::kTensor, id);
   if (session_ == nullptr) return;
   if (!computed && is_on_meta(tensor)) return;  // there is nothing in it to compute with

@@ -38,10 +38,11 @@ bool is_tensor(PyObject* o);
 bool is_class_over_memory(PyTypeObject* t);  // of tensors that the dispatcher takes for plain ones
 // What no __torch_function__ sees; a method is called. Empty: an error.
 Ref tensor_attribute(PyObject* tensor, const char* name);
-bool is_wrapper_type(PyTypeObject* t);  // of tensors with __torch_dispatch__ that tell what they are made of
-bool is_atom(PyObject* o);              // immutable, compared by value
-bool is_operator(PyObject* o);          // of torch.ops: one object an operator, which never changes
-bool is_pinned_kind(PyObject* o);       // guarded by identity: types, functions, modules, descriptors ...
+bool is_nested_tensor(PyTypeObject* t);  // torch's class of jagged ones
+bool is_wrapper_type(PyTypeObject* t);   // of tensors with __torch_dispatch__ that tell what they are made of
+bool is_atom(PyObject* o);               // immutable, compared by value
+bool is_operator(PyObject* o);           // of torch.ops: one object an operator, which never changes
+bool is_pinned_kind(PyObject* o);        // guarded by identity: types, functions, modules, descriptors ...
 bool is_deque(PyObject* o);
 bool is_array(PyObject* o);  // of numpy
 bool is_numpy_scalar(PyObject* o);
@@ -212,7 +213,8 @@ class SourceTracker {
   };
 
   SourceId add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned);
-  void wrapper(SourceId id);           // a tensor of a class with __torch_dispatch__
+  void wrapper(SourceId id, PyObject* tensor);  // a tensor of a class with __torch_dispatch__
+  void jagged(SourceId id, PyObject* tensor);
   void tensor_class(PyTypeObject* t);  // one that is not torch's own
   void add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed = false);
   void describe(SourceId id, PyObject* object, bool parent_pinned);
@@ -230,6 +232,7 @@ class SourceTracker {
   std::vector<char> pinned_, loose_;
   bool any_loose_ = false;
   std::vector<std::pair<SourceId, PyObject*>> loose_types_;
+  std::vector<SourceId> ragged_sources_;  // of jagged tensors: what their ragged sizes are known by
   std::unordered_map<PyObject*, SourceId, PointerHash> sources_by_object_;
   std::unordered_map<Path, SourceId, PathHash> paths_;
   std::unordered_set<FactKey, FactHash> facts_;

@@ -535,19 +535,6 @@ int32_t Reconstructor::make_array_method(PyObject* o) {
   return step(ReconstructionStep::Kind::kReduced, getattr, {make(PyMethod_GET_SELF(o)), make(name.get())}, 2);
 }
 
-// Its frames are over: lines and code are what there is left to see.
-int32_t Reconstructor::make_wrapper(PyObject* o) {
-  PyObject* take_apart = of_module("flashover._subclasses", "parts");
-  ++in_.uninterpreted;
-  Ref parts = Ref::steal(take_apart != nullptr ? PyObject_CallOneArg(take_apart, o) : nullptr);
-  --in_.uninterpreted;
-  kept_.push_back(parts);
-  PyErr_Clear();
-  if (!parts || !PyTuple_Check(parts.get()))
-    throw Declined(std::string("a tensor of a subclass in the result: ") + Py_TYPE(o)->tp_name);
-  return make_of_parts(o, parts.get());
-}
-
 int32_t Reconstructor::make_of_parts(PyObject* o, PyObject* parts) {
   std::vector<int32_t> given;
   for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(parts); ++i) given.push_back(make(PyTuple_GET_ITEM(parts, i)));
@@ -556,6 +543,7 @@ int32_t Reconstructor::make_of_parts(PyObject* o, PyObject* parts) {
   return registers_[o] = step(ReconstructionStep::Kind::kReduced, PyTuple_GET_ITEM(parts, 0), std::move(given), count);
 }
 
+// Its frames are over: lines and code are what there is left to see.
 int32_t Reconstructor::make_traceback(PyObject* o) {
   auto* tb = reinterpret_cast<PyTracebackObject*>(o);
   PyFrameObject* frame = tb->tb_frame;

@@ -23,6 +23,10 @@ class Reconstructor {
   void frames(const Snapshot& snapshot);  // Capture::frames
   bool may_raise() const { return may_raise_; }                       // for what tensors hold
   const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
+  // Results of classes with __torch_dispatch__ that require grad (wrappers.cpp). Once the backward is there, so is how
+  // they lead into it, and how gradients are made of their parts.
+  std::vector<trace::WrappedResult>& wrapped() { return wrapped_; }
+  void lead_wrapped(const std::vector<trace::WrappedGradient>& gradients);
   // Index in Capture::required.
   int32_t require(SourceId id);
 
@@ -39,6 +43,8 @@ class Reconstructor {
   int32_t make_array_method(PyObject* o);
   int32_t make_of_parts(PyObject* o, PyObject* parts);  // a function and its arguments
   int32_t make_wrapper(PyObject* o);                    // a tensor of a class with __torch_dispatch__
+  void make_parts(PyObject* wrapper);                   // of one that requires grad
+  Ref call_wrappers(const char* function, PyObject* args);
   int32_t make_traceback(PyObject* o);
   int32_t make_function(PyObject* o);
   int32_t make_instance(PyObject* o);
@@ -55,6 +61,8 @@ class Reconstructor {
   Capture& capture_;
   std::unordered_map<PyObject*, int32_t> registers_;
   std::vector<PyObject*> outputs_;
+  std::vector<trace::WrappedResult> wrapped_;
+  std::unordered_map<PyObject*, int32_t> led_parts_;  // registers of outputs that lead into the backward
   std::unordered_map<SourceId, int32_t> required_;
   std::unordered_map<int32_t, int32_t> numbers_of_data_;  // by step: registers
   std::unordered_map<PyObject*, int32_t> lists_of_data_;  // by tensor: registers

@@ -83,6 +83,10 @@ static bool takes_dispatch(PyTypeObject* t) {
   return _PyType_Lookup(t, dispatch) != plain;
 }
 
+bool is_nested_tensor(PyTypeObject* t) {
+  return reinterpret_cast<PyObject*>(t) == of_module("torch.nested._internal.nested_tensor", "NestedTensor");
+}
+
 // It tells what it is made of.
 bool is_wrapper_type(PyTypeObject* t) {
   static PyObject* const flatten = PyUnicode_InternFromString("__tensor_flatten__");

@@ -73,19 +73,57 @@ void let_go_of_arrays() {
 
 bool is_tensor(PyObject* object) { return PyType_IsSubtype(Py_TYPE(object), tensor_base()); }
 
+namespace {
+
+// Of a class in Python: a size is a symbol that stands for the lengths.
+bool is_jagged(const c10::TensorImpl& t) {
+  return t.is_nested() && t.has_symbolic_sizes_strides() && t.key_set().has(c10::DispatchKey::Python);
+}
+
+// Sizes, then strides, without a question to its class.
+std::vector<int64_t> jagged_geometry(const c10::TensorImpl& t) {
+  std::vector<int64_t> out;
+  for (const c10::SymIntArrayRef list : {t.sym_sizes_default(), t.sym_strides_default()})
+    for (const c10::SymInt& n : list) out.push_back(n.is_heap_allocated() ? TensorSpec::kAny : n.as_int_unchecked());
+  return out;
+}
+
+void read_kind(const c10::TensorImpl& t, TensorSpec& s) {
+  s.keys = t.key_set().raw_repr();
+  s.dtype = static_cast<int8_t>(t.dtype().toScalarType());
+  s.device = static_cast<int8_t>(t.device().type());
+  s.device_index = t.device().index();
+  s.requires_grad = t.requires_grad();
+  s.wrapped_number = t.is_wrapped_number();
+}
+
+// Other numbers are kAny in both, or one of them is no number any more.
+bool matches_jagged(const c10::TensorImpl& t, const TensorSpec& s) {
+  if (!is_jagged(t) || t.sym_sizes_default().size() != static_cast<size_t>(s.rank)) return false;
+  TensorSpec now = s;
+  read_kind(t, now);
+  now.geometry = jagged_geometry(t);
+  return now == s;
+}
+
+}  // namespace
+
 TensorSpec read_tensor(PyObject* tensor) {
   FLASHOVER_CHECK(is_tensor(tensor)) << "a tensor fact on a " << Py_TYPE(tensor)->tp_name;
   c10::TensorImpl* t = impl_of(tensor);
+  TensorSpec s;
+  if (t && is_jagged(*t)) {
+    s.type = Py_TYPE(tensor);
+    s.ragged = true;
+    read_kind(*t, s);
+    s.rank = static_cast<int32_t>(t->sym_sizes_default().size());
+    s.geometry = jagged_geometry(*t);
+    return s;
+  }
   if (!t || t->layout() != c10::kStrided || t->is_nested()) throw Declined("tensor guard: not a strided tensor");
   if (t->has_symbolic_sizes_strides()) throw Declined("tensor guard: symbolic sizes");
-  TensorSpec s;
   s.type = Py_TYPE(tensor);
-  s.keys = t->key_set().raw_repr();
-  s.dtype = static_cast<int8_t>(t->dtype().toScalarType());
-  s.device = static_cast<int8_t>(t->device().type());
-  s.device_index = t->device().index();
-  s.requires_grad = t->requires_grad();
-  s.wrapped_number = t->is_wrapped_number();
+  read_kind(*t, s);
   s.rank = static_cast<int32_t>(t->dim());
   s.geometry.assign(t->sizes().begin(), t->sizes().end());
   s.geometry.insert(s.geometry.end(), t->strides().begin(), t->strides().end());
@@ -97,7 +135,8 @@ bool matches(PyObject* object, const TensorSpec& s) {
   if (Py_TYPE(object) != s.type) return false;
   c10::TensorImpl* t = impl_of(object);
   // Equal keys mean equal layout, so sizes() below are plain unless they are symbolic.
-  if (!t || t->key_set().raw_repr() != s.keys || t->has_symbolic_sizes_strides()) return false;
+  if (!t || t->key_set().raw_repr() != s.keys) return false;
+  if (t->has_symbolic_sizes_strides() || s.ragged) return s.ragged && matches_jagged(*t, s);
   if (static_cast<int8_t>(t->dtype().toScalarType()) != s.dtype || t->dim() != s.rank) return false;
   c10::Device device = t->device();
   if (static_cast<int8_t>(device.type()) != s.device || device.index() != s.device_index) return false;
@@ -148,7 +187,7 @@ bool has_such_flags(const torch::autograd::AutogradMeta& m) {
 void take_look(PyObject* tensor, TensorLooks& all, TensorCompare& compare) {
   c10::TensorImpl* t = impl_of(tensor);
   compare = {tensor, nullptr, nullptr, nullptr};
-  if (!t || t->dim() > 5) return;  // longer shapes lie elsewhere
+  if (!t || t->has_symbolic_sizes_strides() || t->dim() > 5) return;  // longer shapes lie elsewhere
   const Layout& l = layout_of(t);
   const auto* begin = reinterpret_cast<const unsigned char*>(&l.sizes_and_strides_);
   const auto* end = reinterpret_cast<const unsigned char*>(&l.key_set_ + 1);
@@ -282,7 +321,7 @@ std::string difference(const TensorSpec& was, const TensorSpec& now) {
 std::vector<size_t> other_sizes(const TensorSpec& was, PyObject* tensor) {
   TensorSpec same_geometry = was;
   const c10::TensorImpl* t = impl_of(tensor);
-  if (!t || t->layout() != c10::kStrided || t->is_nested() || t->has_symbolic_sizes_strides() || t->dim() != was.rank)
+  if (!t || t->has_symbolic_sizes_strides() || t->layout() != c10::kStrided || t->is_nested() || t->dim() != was.rank)
     return {};
   const TensorSpec now = read_tensor(tensor);
   same_geometry.geometry = now.geometry;
@@ -296,7 +335,7 @@ std::vector<size_t> other_sizes(const TensorSpec& was, PyObject* tensor) {
 Memory memory_of(PyObject* tensor) {
   c10::TensorImpl* t = impl_of(tensor);
   Memory m;
-  if (!t || !t->has_storage()) return m;
+  if (!t || !t->has_storage() || t->key_set().has(c10::DispatchKey::Python)) return m;  // (what it is made of has)
   const c10::Storage& storage = t->unsafe_storage();
   m.storage = storage.unsafeGetStorageImpl();
   if (m.storage) {

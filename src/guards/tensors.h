@@ -16,6 +16,7 @@ struct TensorSpec {
   uint64_t keys = 0;             // dispatch key set: device, layout, autograd, conj, inference tensor ...
   int8_t dtype = 0, device = 0, device_index = -1;
   bool requires_grad = false, wrapped_number = false;
+  bool ragged = false;  // jagged: sizes and strides that are no plain numbers are kAny (what it is made of tells them)
   int32_t rank = 0;
   static constexpr int64_t kAny = -1;
   std::vector<int64_t> geometry;  // sizes, then strides; kAny: a symbol, which SizeProgram (sizes.h) compares
@@ -27,7 +28,8 @@ struct TensorSpec {
 PyObject* tensor_of_array(PyObject* array);
 bool is_tensor(PyObject* object);
 TensorSpec read_tensor(
-    PyObject* tensor);  // throws Declined for what has no plain geometry (sparse, nested, symbolic sizes)
+    PyObject*
+        tensor);  // throws Declined for what has no plain geometry (sparse, nested but for jagged, symbolic sizes)
 bool matches(PyObject* object, const TensorSpec& spec);
 // Of a tensor that matched, in elements.
 int32_t rank_of(PyObject* tensor);

@@ -13,9 +13,11 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <typeinfo>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
 #include "compat/autograd.h"
@@ -228,6 +230,13 @@ class Arrival final : public autograd::FunctionPreHook {
   size_t which_;
 };
 
+// Roots stand for several tangents each where results are wrappers: what is known by root, by tangent.
+std::vector<bool> by_tangent(const std::vector<bool>& roots, const std::vector<size_t>& root_of) {
+  std::vector<bool> out;
+  for (size_t r : root_of) out.push_back(roots[r]);
+  return out;
+}
+
 TensorType dense(TensorType t) {
   t.offset = 0;
   t.wrapped_number = false;
@@ -238,6 +247,18 @@ TensorType dense(TensorType t) {
     stride = stride * t.sizes[d];
   }
   return t;
+}
+
+// Tangents are in the order of their results (whoever runs the two halves takes them so).
+void number_by_results(graph::Joint& joint, std::vector<size_t>& root_of) {
+  const std::vector<int32_t> tangents = std::exchange(joint.tangents, {});
+  const std::vector<size_t> roots = std::exchange(root_of, {});
+  for (graph::Joint::Result& r : joint.results) {
+    if (r.tangent < 0) continue;
+    const auto was = static_cast<size_t>(std::exchange(r.tangent, static_cast<int32_t>(joint.tangents.size())));
+    joint.tangents.push_back(tangents[was]);
+    root_of.push_back(roots[was]);
+  }
 }
 
 // Eager runs a checkpoint twice: what it wrote, beyond memory of its own, was written twice.
@@ -338,6 +359,8 @@ void Recorder::check_trainable() const {
     // Eager's backward would read what autograd saved of it in the new memory.
     if (in.impl->data_written) throw Declined("training: .data of an input is written");
   }
+  for (const WrapperRecord& w : wrappers_)
+    if (has_hooks(w.trace)) throw Declined("training: a hook or retain_grad on an input");
   check_checkpoints(graph_);
   // Their formulas check gradients for being well defined; without values they do not.
   for (const graph::Node& n : graph_.nodes)
@@ -409,54 +432,72 @@ std::vector<size_t> Recorder::find_roots(const graph::Joint& joint, const std::v
   return roots;
 }
 
+void Recorder::add_end(Ends& ends, PyObject* object, int32_t number, const at::Tensor& trace,
+                       const compat::NodePtr<autograd::Node>& history) const {
+  autograd::Edge edge;
+  if (history) {
+    edge = autograd::Edge(history, 0);
+  } else if (auto accumulator = autograd::impl::try_get_grad_accumulator(trace)) {
+    edge = autograd::Edge(std::move(accumulator), 0);
+  }
+  if (!edge.is_valid()) return;  // the outputs do not depend on it
+  auto arrival = std::make_unique<Arrival>(ends.arrived, ends.edges.size());
+  if (history)
+    history->add_tensor_pre_hook(std::move(arrival));
+  else
+    autograd::impl::add_hook(trace, std::move(arrival));
+  ends.edges.push_back(std::move(edge));
+  ends.of.emplace_back(object, number);
+}
+
+// In made_subclasses_: a class took a call (subclass.cpp).
+static constexpr const c10::TensorImpl* kSomeClass = nullptr;
+
 // Tangents become inputs of the graph, what arrives at its inputs gradients.
-void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& outputs,
-                          const std::vector<size_t>& roots) {
-  autograd::edge_list edges, inputs;
+void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& outputs, const std::vector<size_t>& roots,
+                          std::vector<WrappedResult>& wrapped) {
+  autograd::edge_list edges;
   autograd::variable_list tangents;
-  std::vector<int32_t> numbers;
-  std::vector<size_t> arrived;
+  std::vector<size_t> root_of;  // by tangent of the graph
   for (size_t i : roots) {
     int32_t number = -1;
     tangents.push_back(add_tangent(outputs[i], number));
     joint.results[i].tangent = static_cast<int32_t>(joint.tangents.size());
     joint.tangents.push_back(number);
+    root_of.push_back(edges.size());
     edges.push_back(autograd::impl::gradient_edge(outputs[i]));
   }
-  for (const InputRecord& in : inputs_) {
-    if (!in.requires_grad) continue;
-    const at::Tensor trace(in.impl);
-    autograd::Edge edge;
-    if (in.history) {
-      edge = autograd::Edge(in.history, 0);
-    } else if (auto accumulator = autograd::impl::try_get_grad_accumulator(trace)) {
-      edge = autograd::Edge(std::move(accumulator), 0);
-    }
-    if (!edge.is_valid()) continue;  // the outputs do not depend on it
-    auto arrival = std::make_unique<Arrival>(arrived, inputs.size());
-    if (in.history)
-      in.history->add_tensor_pre_hook(std::move(arrival));
-    else
-      autograd::impl::add_hook(trace, std::move(arrival));
-    inputs.push_back(std::move(edge));
-    numbers.push_back(in.number);
+  for (WrappedResult& w : wrapped) {
+    add_wrapped_tangents(joint, w, outputs);
+    tangents.push_back(THPVariable_Unpack(w.tangent));
+    root_of.resize(joint.tangents.size(), edges.size());
+    edges.push_back(autograd::impl::gradient_edge(THPVariable_Unpack(w.wrapper)));
   }
-  check_ways_to_other_leaves(edges, inputs);
-  autograd::variable_list gradients(inputs.size());
-  if (!edges.empty() && !inputs.empty()) {
+  number_by_results(joint, root_of);
+  Ends ends;
+  for (const InputRecord& in : inputs_)
+    if (in.requires_grad) add_end(ends, in.object, in.number, at::Tensor(in.impl), in.history);
+  for (const WrapperRecord& w : wrappers_)
+    if (w.trace.requires_grad()) add_end(ends, w.object, -1, w.trace, w.history);
+  check_ways_to_other_leaves(edges, ends.edges);
+  autograd::variable_list gradients(ends.edges.size());
+  if (!edges.empty() && !ends.edges.empty()) {
     SingleThreaded single;
-    WithoutValues valueless;
+    // (Formulas take the general way for tensors of such classes as it is, and these would see the mode.)
+    std::optional<WithoutValues> valueless;
+    if (!made_subclasses_.contains(kSomeClass)) valueless.emplace();
     const aten::OpenQuestions open;
     in_backward_ = true;
-    if (edges.size() > 1) {
+    if (root_of.size() > 1) {
       joint.zeros = wants_zeros(edges);
       led_to_ = find_led_to(edges);
+      for (auto& [node, from] : led_to_) from = by_tangent(from, root_of);
     }
     try {
       pybind11::gil_scoped_release no_gil;
       gradients =
           autograd::Engine::get_default_engine().execute(edges, tangents, /*keep_graph=*/false,
-                                                         /*create_graph=*/false, /*accumulate_grad=*/false, inputs);
+                                                         /*create_graph=*/false, /*accumulate_grad=*/false, ends.edges);
     } catch (python_error& e) {
       if (says_no_memory(e)) throw std::bad_alloc();
       if (declined_) throw Declined("training: " + reason_);
@@ -474,16 +515,8 @@ void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& ou
     led_to_.clear();
     if (declined_) throw Declined("training: " + reason_);
   }
-  for (size_t i : arrived) {
-    const at::Tensor& g = gradients[i];
-    if (!g.defined()) continue;
-    const TraceImpl* impl = trace_impl(g);
-    if (!impl || impl->liveness.get() != liveness_.get())
-      throw Declined("training: a gradient that the trace did not make");
-    if (g.is_conj() || g.is_neg()) throw Declined("training: a gradient is a lazily conjugated view");
-    joint.gradients.push_back(numbers[i]);
-    gradients_.push_back(g);
-  }
+  for (size_t i : ends.arrived)
+    if (gradients[i].defined()) take_gradient(joint, ends.of[i].first, ends.of[i].second, gradients[i]);
 }
 
 void Recorder::check_backward(size_t first_node) {
@@ -505,12 +538,35 @@ void Recorder::check_backward(size_t first_node) {
   }
 }
 
-graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
+namespace {
+
+// A gradient that comes of plain results and of wrappers is of a class in eager only where the latter have gradients.
+// (Those of jagged tensors always are.)
+void check_classes(const graph::Joint& joint, const std::vector<WrappedResult>& wrapped,
+                   const std::vector<WrappedGradient>& gradients) {
+  std::vector<bool> of_wrapper(joint.tangents.size());
+  for (const WrappedResult& w : wrapped)
+    for (int32_t i : w.outputs)
+      if (i >= 0) of_wrapper[static_cast<size_t>(joint.results[static_cast<size_t>(i)].tangent)] = true;
+  for (const WrappedGradient& g : gradients) {
+    if (THPVariable_Unpack(g.gradient).is_nested()) continue;
+    bool plain = false, other = false;
+    for (size_t i = 0; i < joint.gradients.size(); ++i)
+      if (std::find(g.inputs.begin(), g.inputs.end(), joint.gradients[i]) != g.inputs.end())
+        for (int32_t t : joint.depends[i]) (of_wrapper[static_cast<size_t>(t)] ? other : plain) = true;
+    if (plain && other) throw Declined("training: a gradient is of a tensor subclass where some results are used");
+  }
+}
+
+}  // namespace
+
+graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects, std::vector<WrappedResult>& wrapped) {
   const sym::AskScope ask(sizes_->empty() ? nullptr : sizes_.get());
   graph::Joint joint;
   count_versions();
   for (PyObject* o : objects) joint.present |= THPVariable_Unpack(o).requires_grad();
   for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
+  joint.present |= !wrapped.empty();
   if (!joint.present) return joint;
   if (declined_) throw Declined(reason_);
   check_trainable();
@@ -519,12 +575,14 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (PyObject* o : objects) outputs.push_back(THPVariable_Unpack(o));
   outputs.insert(outputs.end(), extra_.begin(), extra_.end());
   describe_results(joint, outputs, objects.size());
+  check_wrapped(wrapped, outputs);
   const std::vector<size_t> roots = find_roots(joint, outputs, objects.size());
   const size_t first_node = graph_.nodes.size(), first_value = graph_.values.size();
-  run_engine(joint, outputs, roots);
+  run_engine(joint, outputs, roots, wrapped);
   check_backward(first_node);
   note_saved(joint, first_node, first_value, outputs);
   note_dependences(joint, first_node);
+  check_classes(joint, wrapped, wrapped_gradients_);
   return joint;
 }
 
@@ -598,6 +656,7 @@ void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
     for (size_t t = 0; t < r.size(); ++t)
       if (r[t]) out.push_back(static_cast<int32_t>(t));
   }
+  share_dependences(joint);
 }
 
 void Recorder::add_extra_outputs() {

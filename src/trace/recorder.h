@@ -68,7 +68,9 @@ class Recorder final : public Session {
 
   int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
                     const std::vector<SymbolicSize>& symbolic) override;
-  void add_made_subclass(PyObject* made) override;  // subclass.cpp
+  void add_made_subclass(PyObject* made) override;  // subclass.cpp, as what follows
+  void add_wrapper(PyObject* wrapper) override;
+  const std::vector<std::pair<PyObject*, uint32_t>>& written_wrappers() const override { return written_wrappers_; }
   sym::Environment& sizes() override { return *sizes_; }
   std::optional<sym::Expr> size_of_data(PyObject* tensor) override;  // data_sizes.cpp
   PyObject* copy_of_data(PyObject* tensor) override;                 // data_numbers.cpp, as what follows
@@ -95,7 +97,8 @@ class Recorder final : public Session {
   std::string decline_reason() const override { return reason_; }
   void decline(const std::string& reason) override;
   void select(PyObject* policy) override;
-  graph::Joint add_backward(const std::vector<PyObject*>& outputs) override;
+  graph::Joint add_backward(const std::vector<PyObject*>& outputs, std::vector<WrappedResult>& wrapped) override;
+  const std::vector<WrappedGradient>& wrapped_gradients() const override { return wrapped_gradients_; }
   graph::Graph end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) override;
   const VersionSteps& version_steps() const override { return version_steps_; }
   const std::vector<graph::OwnCounter>& own_counters() const override { return own_counters_; }
@@ -164,8 +167,27 @@ class Recorder final : public Session {
     compat::NodePtr<torch::autograd::Node> history;  // where autograd leaves the trace; null for leaves
   };
 
+  // As InputRecord, of a wrapper.
+  struct WrapperRecord {
+    PyObject* object = nullptr;  // strong, as the next
+    PyObject* holder = nullptr;
+    at::Tensor real, trace;
+    uint32_t version = 0;
+    compat::NodePtr<torch::autograd::Node> history;
+  };
+
   // True: a class with __torch_dispatch__ took the call (subclass.cpp).
   bool call_subclass(const c10::OperatorHandle& op, const OpFacts& facts, Stack& stack, size_t base);
+  void check_written(const OpFacts& facts, const Stack& stack, size_t base) const;
+  void check_wrappers_unchanged() const;
+  void count_wrapper_versions();
+  void swap_wrappers_back();
+  // Steps of add_backward (subclass_backward.cpp).
+  void check_wrapped(const std::vector<WrappedResult>& wrapped, const std::vector<at::Tensor>& outputs) const;
+  void add_wrapped_tangents(graph::Joint& joint, WrappedResult& result, const std::vector<at::Tensor>& outputs);
+  void take_gradient(graph::Joint& joint, PyObject* of, int32_t input, const at::Tensor& gradient);
+  void share_dependences(graph::Joint& joint) const;
+  std::vector<at::Tensor> parts_of(const at::Tensor& wrapper);
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   void settle(TensorType& type) const;
   void substitute_sizes();
@@ -225,7 +247,16 @@ class Recorder final : public Session {
   void check_trainable() const;
   void describe_results(graph::Joint& joint, const std::vector<at::Tensor>& outputs, size_t given) const;
   std::vector<size_t> find_roots(const graph::Joint& joint, const std::vector<at::Tensor>& outputs, size_t given) const;
-  void run_engine(graph::Joint& joint, const std::vector<at::Tensor>& outputs, const std::vector<size_t>& roots);
+  void run_engine(graph::Joint& joint, const std::vector<at::Tensor>& outputs, const std::vector<size_t>& roots,
+                  std::vector<WrappedResult>& wrapped);
+  // Whose gradients the engine is asked for, and where they arrive.
+  struct Ends {
+    torch::autograd::edge_list edges;
+    std::vector<std::pair<PyObject*, int32_t>> of;  // the input's object and number; -1: a wrapper
+    std::vector<size_t> arrived;                    // in this order
+  };
+  void add_end(Ends& ends, PyObject* object, int32_t number, const at::Tensor& trace,
+               const compat::NodePtr<torch::autograd::Node>& history) const;
   void check_backward(size_t first_node);
   at::Tensor add_tangent(const at::Tensor& like, int32_t& number);
   void note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
@@ -290,6 +321,10 @@ class Recorder final : public Session {
   std::unordered_map<const torch::autograd::Node*, std::vector<bool>> led_to_;
   std::unordered_map<size_t, std::vector<bool>> constants_from_;
   std::unordered_set<const c10::TensorImpl*> made_subclasses_;
+  std::vector<WrapperRecord> wrappers_;
+  std::vector<std::pair<PyObject*, uint32_t>> written_wrappers_;
+  std::vector<WrappedGradient> wrapped_gradients_;
+  std::vector<PyObject*> kept_;  // strong
   bool declined_ = false, ended_ = false, in_backward_ = false;
   bool autocast_cache_was_enabled_ = false;
   at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors
@@ -301,6 +336,10 @@ class Recorder final : public Session {
 
 // 0 where there is no CUDA: tests trace for a device that is not there.
 int8_t current_cuda_device();
+// Both Python objects exchange their tensors (session.cpp).
+void swap_tensors(PyObject* a, PyObject* b);
+// The history of an input ends here: eager computed it before the call.
+compat::NodePtr<torch::autograd::Node> attach_outer_gradient(const at::Tensor& trace);
 OpFacts& facts_of(const c10::OperatorHandle& op);
 Special special_of(std::string_view name);  // special.cpp
 // new_memory.cpp: results that hold what was in their memory before, and what torch fills them with.

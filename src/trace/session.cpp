@@ -19,7 +19,6 @@
 #include "trace/recorder.h"
 
 namespace flashover::trace {
-namespace {
 
 // Both objects exchange their tensors; each tensor's back pointer follows. Local copies keep both use counts above one,
 // so each tensor holds exactly one reference to its object before and after, and counts stay as they are.
@@ -31,6 +30,8 @@ void swap_tensors(PyObject* a, PyObject* b) {
   va->cdata.unsafeGetTensorImpl()->pyobj_slot()->store_pyobj(a);
   vb->cdata.unsafeGetTensorImpl()->pyobj_slot()->store_pyobj(b);
 }
+
+namespace {
 
 const char* untraceable(const at::Tensor& t) {
   if (!t.defined()) return "undefined tensor";
@@ -77,14 +78,14 @@ class InputMeta final : public torch::autograd::AutogradMeta {
   TraceImpl* const trace_;
 };
 
+}  // namespace
+
 compat::NodePtr<torch::autograd::Node> attach_outer_gradient(const at::Tensor& trace) {
   auto node = compat::make_node<OuterGradient>();
   node->add_input_metadata(trace);
   torch::autograd::impl::set_gradient_edge(trace, torch::autograd::Edge(node, 0));
   return node;
 }
-
-}  // namespace
 
 PyObject* decline_class() {
   static PyObject* type = [] {
@@ -451,12 +452,14 @@ void Recorder::swap_back() {
   try {
     Leftovers inputs;
     for (const InputRecord& in : inputs_) inputs.emplace_back(in.object, at::Tensor(in.impl));
+    for (const WrapperRecord& w : wrappers_) inputs.emplace_back(w.object, w.trace);
     await_end_of_methods(inputs);
   } catch (const std::bad_alloc&) {  // it goes back in any case
   }
   for (auto it = inputs_.rbegin(); it != inputs_.rend(); ++it) {
     swap_tensors(it->object, it->holder);  // the trace tensor keeps `real`: another thread may be about to use it
   }
+  swap_wrappers_back();
   std::atomic_ref(liveness_->recorder).store(nullptr);
   by_real_impl_.clear();
   for (InputRecord& in : inputs_) {
@@ -532,6 +535,8 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
       graph_.outputs.push_back(std::move(out));
     }
     check_inputs_unchanged();
+    check_wrappers_unchanged();
+    count_wrapper_versions();
     if (version_steps_.empty()) count_versions();
     version_steps_.resize(graph_.inputs.size());
     find_own_counters(outputs);

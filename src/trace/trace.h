@@ -9,9 +9,9 @@
 //   Out       graph::Graph in form kTraced + the constants it lifted
 //   Promises  sizes, strides, dtype, device, storage sharing and requires_grad as eager would give; real tensors are
 //             never written
-//   Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors, gradients
-//             through subclasses with __torch_dispatch__: a Python exception derived from BaseException (flashover._C.Decline) is thrown
-//             as python_error and `declined()` stays set (sticky), since user code may swallow exceptions
+//   Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors: a Python
+//             exception derived from BaseException (flashover._C.Decline) is thrown as python_error and `declined()`
+//             stays set (sticky), since user code may swallow exceptions
 // Rules for shapes come from ops::OpRow::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in
 // stats()).
 //
@@ -71,6 +71,30 @@ struct SymbolicSize {
 };
 constexpr int64_t kInsteadOfFew = 3;  // of 0 and 1
 
+// A tensor of a class with __torch_dispatch__ among the results, a wrapper that requires grad: it leads into the
+// backward by the plain tensors that it is made of.
+struct WrappedResult {
+  PyObject* wrapper = nullptr;  // borrowed
+  // Its parts in order: which output each is, or -1: nothing that is differentiated (an object from before, whole
+  // numbers), which a gradient of the result shares.
+  std::vector<int32_t> outputs;
+  PyObject* tangent = nullptr;  // what its gradient is taken for; of the session
+};
+
+// A gradient that is a wrapper, or the gradient of one: its parts leave the graph as gradients of inputs that nothing
+// reads, which are made for each call so that autograd finds them.
+struct WrappedGradient {
+  PyObject* of = nullptr;        // the tensor whose gradient it is, borrowed
+  PyObject* gradient = nullptr;  // of the session
+  std::vector<int32_t> inputs;   // by part: such an input; -1: the part is an object of before the call
+};
+
+// How wrappers are taken apart and made of other parts, in Python: new references, null with an error set.
+struct WrapperClasses {
+  std::function<PyObject*(PyObject* wrapper)> parts;                  // a tuple of plain tensors
+  std::function<PyObject*(PyObject* wrapper, PyObject* parts)> like;  // one of these parts that requires no grad
+};
+
 class Session {
  public:
   virtual ~Session() = default;  // swaps every real tensor back; safe in any state
@@ -87,6 +111,11 @@ class Session {
   // The program makes a tensor of a class with __torch_dispatch__ (a wrapper around others). It stays what it is:
   // operators on it call the class, whose Python code is part of the program.
   virtual void add_made_subclass(PyObject* made) = 0;
+  // The program meets a wrapper from before the call: another TensorImpl stands for its own meanwhile, so that what
+  // autograd notes in it and how often it was written stay of the trace. What it is made of are inputs of their own.
+  virtual void add_wrapper(PyObject* wrapper) = 0;
+  // Once the trace has ended: those that were written, and by how much that moved their version counters. Borrowed.
+  virtual const std::vector<std::pair<PyObject*, uint32_t>>& written_wrappers() const = 0;
   // Whether sizes may follow from data (nonzero, masks, numbers in tensors): symbols without a number. False: whoever
   // needs data declines.
   bool data_sizes = false;
@@ -163,7 +192,10 @@ class Session {
   // The backward of these outputs, if one of them requires grad: tangent inputs join the graph, the
   // autograd engine runs over trace tensors (on this thread; Python hooks and Functions are called), gradients of every
   // input that requires grad become outputs behind the given ones when the trace ends. Throws Declined.
-  virtual graph::Joint add_backward(const std::vector<PyObject*>& outputs) = 0;
+  // `wrapped`: results that are wrappers; their tangents are set.
+  virtual graph::Joint add_backward(const std::vector<PyObject*>& outputs, std::vector<WrappedResult>& wrapped) = 0;
+  virtual const std::vector<WrappedGradient>& wrapped_gradients() const = 0;
+  WrapperClasses wrapper_classes;
 
   // Ends the trace: outputs become Graph::outputs (in this order), real impls are back in place, and trace tensors that
   // survive are dead (any use raises). Constants: real tensors, new references, in order of the kConstant inputs.

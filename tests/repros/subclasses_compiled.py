@@ -1,6 +1,5 @@
 """Functions of tensor subclasses are compiled: plain ones, those with __torch_function__, TwoTensor, jagged nested
 tensors."""
-# open: docs/limits.md
 
 from _subclasses import VALUES, f
 

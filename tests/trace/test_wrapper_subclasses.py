@@ -180,22 +180,6 @@ def test_one_made_inside_may_be_written() -> None:
     compiled(function, torch.randn(3))
 
 
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda t: t.add_(1), "a tensor subclass is written"),
-        (lambda t: (t * torch.ones(3, requires_grad=True)).inner, "training: an operator on a tensor subclass"),
-    ],
-)
-def test_what_is_left_to_eager(function: Callable[..., Any], reason: str) -> None:
-    with pytest.raises(flashover.exc.Unsupported, match=reason):
-        flashover.compile(function, fullgraph=True)(Scaled(torch.ones(3), 2.0))
-    mine, theirs = Scaled(torch.ones(3), 2.0), Scaled(torch.ones(3), 2.0)
-    check(flashover.compile(function)(mine), function(theirs))
-    check(mine, theirs)
-    assert mine._version == theirs._version
-
-
 def test_nothing_of_the_trace_is_left_in_a_wrapper() -> None:
     t = Scaled(torch.randn(3), 3.0)
     flashover.compile(lambda t: (t * 2).inner, fullgraph=True)(t)

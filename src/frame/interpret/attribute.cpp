@@ -250,6 +250,8 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
   if (is_tensor(o)) {
     static PyObject *const is_leaf = interned("is_leaf"), *const grad_fn = interned("grad_fn");
     static PyObject* const grad = interned("grad");
+    if (name == grad && is_wrapper_type(Py_TYPE(o)) && tensor_attribute(o, "requires_grad").get() == Py_True)
+      throw Declined("the gradient of a tensor subclass is read");  // (what stands for it meanwhile has none)
     if (name == grad && value == Py_None && !recorder.is_written(o, name))
       recorder.reach(SourceKind::kTensorAttr, id, -1, name, value);
     if (name == is_leaf || name == grad_fn) {  // of a tensor that requires no gradient there is but one answer

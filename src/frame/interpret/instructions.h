@@ -11,7 +11,7 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 // stay, and what it answers depends on nothing that user code changes between calls but its arguments (kGuarded), or is
 // nobody's business (kUntracked). kOperator: the Python of a registered operator, which hands what it is given to code
 // that is not looked at. kBatches: torch.func.vmap's, whose count of examples may be a symbol.
-enum class LibraryCode : uint8_t { kNo, kGuarded, kOperator, kBatches, kUntracked };
+enum class LibraryCode : uint8_t { kNo, kGuarded, kOperator, kBatches, kNested, kUntracked };
 LibraryCode library_code(PyCodeObject* code);
 bool calls_what_it_is_given(_PyInterpreterFrame* frame);  // library code that is about to run a function of the user's
 bool talks_to_the_outside(PyCodeObject* code);  // library code that prints, or looks at the frames of those who called

@@ -37,6 +37,8 @@ bool is_of_standard_library(const char* file) {
          std::strstr(file, "/site-packages/") == nullptr;
 }
 
+constexpr const char* kNestedTensors = "/torch/nested/";
+
 bool is_library_code(PyCodeObject* code) {
   static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/",  "/inspect.py",   "/re/_",
                                                  "/re/__init__.py",   "/typing.py",   "/linecache.py", "/ast.py",
@@ -57,7 +59,8 @@ bool is_library_code(PyCodeObject* code) {
   }
   // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of
   // operators.
-  static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py"};
+  static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py",
+                                       kNestedTensors};
   static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
   if (const auto it = known.find(code->co_filename); it != known.end()) return it->second;
   const char* text = PyUnicode_AsUTF8(code->co_filename);
@@ -72,6 +75,13 @@ bool is_library_code(PyCodeObject* code) {
   known.emplace(code->co_filename, found);
   Py_INCREF(code->co_filename);
   return found;
+}
+
+// What jagged tensors are made of is known (SourceTracker::wrapper), and their code reads nothing else that changes.
+bool is_of_nested_tensors(PyCodeObject* code) {
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::strstr(file, kNestedTensors) != nullptr;
 }
 
 // torch.library.custom_op's objects are called.
@@ -92,6 +102,7 @@ LibraryCode library_code(PyCodeObject* code) {
   if (is_torch_compiles_tag(code)) return LibraryCode::kUntracked;
   if (!is_library_code(code)) return LibraryCode::kNo;
   if (takes_batch_size(code)) return LibraryCode::kBatches;
+  if (is_of_nested_tensors(code)) return LibraryCode::kNested;
   return is_operators_call(code) ? LibraryCode::kOperator : LibraryCode::kGuarded;
 }
 

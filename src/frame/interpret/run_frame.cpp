@@ -4,6 +4,7 @@
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/resume.h"
+#include "trace/aside.h"
 
 namespace flashover::frame {
 namespace {
@@ -101,6 +102,50 @@ bool is_repr_of_tensors(PyCodeObject* code) {
 
 }  // namespace
 
+// *args and **kwargs.
+static int rest_of_arguments(PyCodeObject* code) {
+  return ((code->co_flags & CO_VARARGS) != 0 ? 1 : 0) + ((code->co_flags & CO_VARKEYWORDS) != 0 ? 1 : 0);
+}
+
+// The tensor by which torch's views of jagged tensors find their kernels: one for the whole process, made when it is
+// first needed, which must not be of a trace.
+static void make_nested_dummy(int& uninterpreted) {
+  static bool made = false;
+  if (made) return;
+  const trace::Aside aside;
+  ++uninterpreted;
+  Ref module = Ref::steal(PyImport_ImportModule("torch.nested._internal.nested_tensor"));
+  Ref dummy = Ref::steal(module ? PyObject_CallMethod(module.get(), "_nt_view_dummy", nullptr) : nullptr);
+  --uninterpreted;
+  PyErr_Clear();
+  made = true;
+}
+
+// What code that is not looked into gets: whatever it may read of it is what it is now in later calls, too.
+static void see_arguments(Interpreter& in, _PyInterpreterFrame* frame, LibraryCode library) {
+  SourceTracker& recorder = in.recorder;
+  const int args =
+      library == LibraryCode::kUntracked ? 0 : code_of(frame)->co_argcount + code_of(frame)->co_kwonlyargcount;
+  for (int i = 0; i < args; ++i)
+    if (PyObject*& local = frame->localsplus[i]; local != nullptr) {
+      if (library == LibraryCode::kBatches && recorder.numbers.is(local)) {
+        recorder.numbers.as_sizes(local);
+        Py_SETREF(local, recorder.numbers.symbols(local));
+        continue;
+      }
+      recorder.numbers.read_deep(local);
+      recorder.whole(local);
+    }
+  for (int i = args; i < args + (library == LibraryCode::kOperator ? 2 : 0); ++i)  // *args, **kwargs
+    if (frame->localsplus[i] != nullptr) recorder.numbers.read_deep(frame->localsplus[i]);
+  if (library == LibraryCode::kNested) make_nested_dummy(in.uninterpreted);
+  for (int i = args; i < args + rest_of_arguments(code_of(frame)) && library == LibraryCode::kNested; ++i)
+    if (frame->localsplus[i] != nullptr) {
+      recorder.numbers.read_deep(frame->localsplus[i]);
+      recorder.whole(frame->localsplus[i]);
+    }
+}
+
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   const bool direct = std::exchange(tail_, false);
   if (ending_.aborted) {
@@ -170,20 +215,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
         library != LibraryCode::kNo && !calls_what_it_is_given(frame)) {
       if (talks_to_the_outside(code_of(frame)))
         throw Declined(std::string("call of ") + PyUnicode_AsUTF8(code_of(frame)->co_qualname));
-      const int args =
-          library == LibraryCode::kUntracked ? 0 : code_of(frame)->co_argcount + code_of(frame)->co_kwonlyargcount;
-      for (int i = 0; i < args; ++i)
-        if (PyObject*& local = frame->localsplus[i]; local != nullptr) {
-          if (library == LibraryCode::kBatches && recorder.numbers.is(local)) {
-            recorder.numbers.as_sizes(local);
-            Py_SETREF(local, recorder.numbers.symbols(local));
-            continue;
-          }
-          recorder.numbers.read_deep(local);
-          recorder.whole(local);
-        }
-      for (int i = args; i < args + (library == LibraryCode::kOperator ? 2 : 0); ++i)  // *args, **kwargs
-        if (frame->localsplus[i] != nullptr) recorder.numbers.read_deep(frame->localsplus[i]);
+      see_arguments(*this, frame, library);
       // A registered operator's backward may turn out not to be traceable.
       static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");
       if (code_of(frame)->co_name == differentiable) note_retry();
