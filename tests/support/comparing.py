@@ -54,7 +54,8 @@ def differ(
             return f"{len(got)} parts for {len(want)}"
         parts = ((f"[{i}]", g, w) for i, (g, w) in enumerate(zip(got, want, strict=True)))
     elif isinstance(want, float):
-        return "" if got == want or abs(got - want) <= floats * max(1, abs(want)) else f"{got!r} for {want!r}"
+        near = got == want or (got != got and want != want) or abs(got - want) <= floats * max(1, abs(want))
+        return "" if near else f"{got!r} for {want!r}"
     else:
         return "" if got == want else f"{got!r} for {want!r}"
     return next((where + ": " + what for where, g, w in parts if (what := deeper(g, w))), "")
