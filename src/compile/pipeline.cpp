@@ -116,6 +116,10 @@ Draft draft(Graph core, Device device, const Options& options, const CompileTarg
       d.products =
           choose_products(p, kernels, env, options.flag("cache") ? &cache : nullptr, choices_of(options, env), notes);
     };
+  else if (device.type == DeviceType::kCUDA && !env.providers.strict_numerics)
+    fuse_products = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
+      d.products = fuse_unpacked(p, kernels, env.gpu->processors);
+    };
   d.schedule = to_loops(std::move(core), device, env, passes,
                         {memory_limit, !options.flag("cuda_graphs"), !side.empty()}, std::move(fuse_products));
   if (passes.wants_text()) {

@@ -28,6 +28,8 @@ using plan::TensorId;
 using planner::Candidate;
 
 constexpr double kWorth = 0.97;  // of the library's time: below, the choice is not noise
+constexpr int64_t kUnpackedRows = 128;  // from there on the library's sums cost more than what it reads
+constexpr int64_t kUnpackedInner = 128;
 
 using Ways = std::vector<Candidate>;
 
@@ -222,7 +224,60 @@ std::vector<Product> fuse(Plan& plan, size_t kernels, const std::vector<Ways>& f
   return chosen;
 }
 
+// Does the kernel before operand b read no more than 3/4 of what it writes?
+bool unpacks(const Plan& plan, const Candidate& c) {
+  if (c.before[1] == planner::kNoStep) return false;
+  const auto bytes = [&](TensorId t) -> std::optional<int64_t> {
+    const TensorType& type = plan.tensors[static_cast<size_t>(t)].type;
+    const std::optional<int64_t> span = plan::span(type).as_const();
+    return span ? std::optional(*span * info(type.dtype).bytes) : std::nullopt;
+  };
+  const Step& before = plan.steps[c.before[1]];
+  const std::optional<int64_t> written = bytes(before.writes[0]);
+  int64_t read = 0;
+  for (TensorId t : before.reads) {
+    const std::optional<int64_t> part = bytes(t);
+    if (!part) return false;
+    read += *part;
+  }
+  return written && 4 * read <= 3 * *written;
+}
+
+// Columns of the widest tile that still gives nearly every processor a program: measured, docs/benchmarks/decode.md.
+ProductTile tile_of_few_rows(const Product& p, int processors) {
+  ProductTile t{.m = 16, .n = 64, .k = 128, .warps = 4, .stages = 4};
+  while (t.m < p.m) t.m *= 2;
+  while (t.n > 16 && 10 * ((p.n + t.n - 1) / t.n) < 9 * static_cast<int64_t>(processors)) t.n /= 2;
+  if (t.n < 64 && t.m <= 32) t.k = 256;
+  if (t.m > 32) t.stages = 3;
+  return t;
+}
+
 }  // namespace
+
+std::vector<Product> fuse_unpacked(Plan& plan, const std::vector<loops::Kernel>& kernels, int processors) {
+  const auto is_packed = [](const plan::Tensor& t) {
+    return info(t.type.dtype).bytes == 1 && t.type.dtype != DType::kBool;
+  };
+  if (std::ranges::none_of(plan.tensors, is_packed)) return {};  // (to find products takes time)
+  std::vector<Ways> found;
+  std::map<const Ways*, Kind::Option> chosen;
+  for (Ways& ways : planner::find_products(plan, kernels)) {
+    std::erase_if(ways, [&](const Candidate& c) {
+      const Product& p = c.product;
+      return p.batch != 1 || p.m > kUnpackedRows || p.k < kUnpackedInner || !unpacks(plan, c);
+    });
+    if (ways.empty()) continue;
+    // Operand a is read by every column of programs, which must not compute it again.
+    Candidate& c = ways.back();
+    c.before[0] = planner::kNoStep;
+    c.product.prologue[0] = {};
+    found.push_back(std::move(ways));
+  }
+  for (const Ways& ways : found)
+    chosen.emplace(&ways, Kind::Option{ways.size() - 1, tile_of_few_rows(ways.back().product, processors)});
+  return fuse(plan, kernels.size(), found, [&](const Ways& ways) { return &chosen.at(&ways); });
+}
 
 Plan sub_plan_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kernel> kernels,
                  std::vector<plan::Binary> binaries) {

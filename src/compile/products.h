@@ -1,5 +1,6 @@
-// mode="max-autotune" on a GPU: products with the kernels before and behind them in one kernel, where that measures
-// faster than the library's product and those kernels beside it. What won is remembered in the disk cache.
+// Products on a GPU with the kernels before and behind them in one kernel. In mode="max-autotune" where that measures
+// faster than the library's product and those kernels beside it; what won is remembered in the disk cache. In every
+// mode where it surely is.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,6 +16,10 @@ namespace flashover::compile {
 std::vector<loops::Product> choose_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,
                                             const CompileTarget& environment, Cache* cache, ChoicesFile* choices,
                                             std::string& notes);
+
+// The same, unmeasured: products of a few rows with a matrix that a kernel unpacks from fewer bytes for this product
+// alone, as weights of eight bits are. Apart, the matrix would be written to memory and read again in each call.
+std::vector<loops::Product> fuse_unpacked(plan::Plan& plan, const std::vector<loops::Kernel>& kernels, int processors);
 
 // All of them, cut like this, unmeasured: for tests. way: of those that find_products() has for each; -1: the last.
 std::vector<loops::Product> fuse_all_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,

@@ -366,13 +366,22 @@ void share_kernels(Schedule& s, const Options& o) {
     s.kernels[first] = std::move(general);
   }
 
+  // What a product took along is launched no more.
+  std::vector<bool> launched(s.kernels.size());
+  for (const auto* steps : {&s.plan.frozen_steps, &s.plan.steps})
+    for (const plan::Step& step : *steps)
+      if (launches(step)) launched[stands_for[step.kernel]] = true;
   std::vector<int32_t> number(s.kernels.size(), -1);
   int32_t kept = 0;
   for (size_t i = 0; i < s.kernels.size(); ++i)
-    if (stands_for[i] == static_cast<int32_t>(i)) number[i] = kept++;
+    if (launched[i]) number[i] = kept++;
+  const int32_t gone = static_cast<int32_t>(s.kernels.size()) - kept;
   for (auto* steps : {&s.plan.frozen_steps, &s.plan.steps})
     for (plan::Step& step : *steps) {
-      if (!launches(step)) continue;
+      if (!launches(step)) {
+        if (step.kind == plan::StepKind::kLaunch) step.kernel -= gone;
+        continue;
+      }
       step.sizes = sizes[step.kernel];
       step.kernel = number[stands_for[step.kernel]];
     }

@@ -159,3 +159,27 @@ def test_grouped_products(kind: str, dtype: torch.dtype, columns: int) -> None:
     for g, w in zip(*results, strict=True):
         assert g.stride() == w.stride()
         torch.testing.assert_close(g, w, rtol=5e-2, atol=5e-2)
+
+
+# ---- weights of eight bits
+
+
+def unpacked(rows: int) -> str:
+    return f"""graph {{
+      %0 : bf16[{rows},256]@cuda:0 = input user "x"
+      %1 : i8[512,256]@cuda:0 = input user "w"
+      %2 : bf16[512]@cuda:0 = input user "scale"
+      %3 : i8[256,512]{{1,256}}@cuda:0 = aten.t.default(%1)
+      %4 : bf16[256,512]{{1,256}}@cuda:0 = aten._to_copy.default(%3, bf16, None, None, None, false, None)
+      %5 : bf16[{rows},512]@cuda:0 = aten.mm.default(%0, %4)
+      %6 : bf16[{rows},512]@cuda:0 = aten.mul.Tensor(%5, %2)
+      return %6
+    }}"""
+
+
+def test_products_of_few_rows_unpack_their_weights() -> None:
+    """In every mode and unmeasured: one kernel, which reads the weights once, as they lie."""
+    for rows, calls in ((8, 0), (128, 0), (129, 1)):
+        made = _C.plan_for_gpu(unpacked(rows), {"cache": "False"}, texts=True)
+        assert made["extern_calls"] == calls
+        assert dict(made["texts"])["plan"].count("  launch ") == 1 + calls
