@@ -90,7 +90,7 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   const bool dtype = input.dtype == DType::kF32 || (input.dtype == DType::kBF16 && providers.onednn_bf16) ||
                      (input.dtype == DType::kF16 && providers.onednn_f16);
   if (!providers.onednn || !dtype || input.dtype != w.dtype || input.device.type != DeviceType::kCPU) return false;
-  if (ops::as_bool(n.args[kTransposed]) || !r.is_frozen(weight)) return false;
+  if (ops::as_bool(n.args[kTransposed]) || !is_kept(r, weight)) return false;
   const size_t rank = input.rank();
   if ((rank != 4 && rank != 5) || w.rank() != rank || !input.sizes[1].is_const() || !all_const(w.sizes)) return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);

@@ -64,7 +64,7 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   const int64_t rows = a.sizes[0].hint(), inner = m.sizes[0].value(), columns = m.sizes[1].value();
   const int64_t bytes =
       inner * columns * (a.dtype == DType::kF32 ? 6 : info(a.dtype).bytes);  // the most that any takes
-  const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
+  const bool can_pack = is_kept(r, matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
   const bool bf16x3 = can_pack && suits_bf16x3(state.providers, a.dtype, rows, inner, columns);
   const target::ProductSize size{rows, inner, columns};
   const bool dense = m.strides[0].is_const(1);
@@ -136,7 +136,7 @@ bool from_bmm(Rewriter& r, const Node& n, Values& results, const void* user) {
   const TensorType type = r.b.type(x), m = r.b.type(matrix), out = r.b.type(n.outs[0]);
   if (!type.sizes[2].is_const() || m.rank() != 2 ||
       !sym::known_eq(m.sizes[0], out.sizes.size() == 3 ? type.sizes[2] : 0) ||
-      !sym::known_eq(m.sizes[1], out.sizes.back()) || !r.is_frozen(matrix))
+      !sym::known_eq(m.sizes[1], out.sizes.back()) || !is_kept(r, matrix))
     return false;
   const ValueId rows = r.b.reshape(x, {type.sizes[0] * type.sizes[1], type.sizes[2]});
   if (!use_library(r, rows, matrix, std::nullopt, results, state)) return false;

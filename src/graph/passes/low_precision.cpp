@@ -2,8 +2,8 @@
 #include "graph/passes/low_precision.h"
 
 #include <algorithm>
-#include <optional>
 
+#include "graph/analysis/unpacking.h"
 #include "graph/rewrite/match.h"
 #include "ops/args.h"
 #include "ops/names.h"
@@ -11,73 +11,8 @@
 namespace flashover::graph {
 namespace {
 
-using ops::OpKind;
-
 constexpr int64_t kLeastInner = 64;
 constexpr int64_t kLeastElements = 4096;  // below, the library's call is what costs
-constexpr size_t kMostSources = 8;
-constexpr int kMostSteps = 64;
-
-std::optional<int64_t> constant_bytes(const TensorType& t) {
-  int64_t bytes = info(t.dtype).bytes;
-  for (const sym::Expr size : t.sizes) {
-    if (!size.is_const()) return std::nullopt;
-    bytes *= size.value();
-  }
-  return bytes;
-}
-
-// Nothing but a function of single elements, or the same elements elsewhere.
-bool is_unpacking(const Node& n) {
-  if (n.op->once() || n.outs.size() != 1) return false;
-  const OpKind kind = n.op->kind;
-  return kind == OpKind::kPointwise || kind == OpKind::kView || kind == OpKind::kIndex || kind == OpKind::kFactory;
-}
-
-// The tensors that v is unpacked from.
-class Sources {
- public:
-  explicit Sources(Rewriter& r) : r_(r) {}
-  bool find(ValueId v) {
-    if (std::ranges::find(seen_, v) != seen_.end()) return true;
-    if (seen_.size() >= kMostSteps) return false;
-    seen_.push_back(v);
-    const Node* n = r_.def(v);
-    if (!n || !is_unpacking(*n)) {
-      found_.push_back(v);
-      return found_.size() <= kMostSources;
-    }
-    const Node node = *n;
-    bool all = true;
-    for (const Arg& a : node.args) for_each_ref(a, [&](ValueId from) { all = all && find(from); });
-    return all;
-  }
-  // Most of the bytes are 8-bit elements; nullopt: they are not, or not known.
-  std::optional<int64_t> bytes() {
-    int64_t total = 0, packed = 0;
-    for (ValueId v : found_) {
-      const TensorType& t = r_.b.type(v);
-      const auto size = constant_bytes(t);
-      if (!size) return std::nullopt;
-      total += *size;
-      if (info(t.dtype).bytes == 1 && t.dtype != DType::kBool) packed += *size;
-    }
-    return 2 * packed > total ? std::optional(total) : std::nullopt;
-  }
-
- private:
-  Rewriter& r_;
-  std::vector<ValueId> seen_, found_;
-};
-
-bool takes_more_than_its_sources(Rewriter& r, ValueId matrix) {
-  const auto whole = constant_bytes(r.b.type(matrix));
-  Sources sources(r);
-  if (!whole || !sources.find(matrix)) return false;
-  const auto bytes = sources.bytes();
-  return bytes && 4 * *bytes <= 3 * *whole;
-}
-
 bool adds_up_in_f32(DType d) { return d == DType::kF32 || is_reduced(d); }
 
 // The whole numbers of 8 bits that the matrix is, which are the same in 16-bit floats; kNoValue: it is another.
@@ -145,7 +80,7 @@ bool is_low_precision(Rewriter& r, ValueId x, ValueId matrix, const target::Prov
       !all_const(m.sizes) || a.sizes[0].value() > most_rows(r, a, matrix) || a.sizes[1].value() < kLeastInner ||
       m.sizes[0].value() * m.sizes[1].value() < kLeastElements || !m.strides[0].is_const(1))
     return false;
-  return takes_more_than_its_sources(r, matrix);
+  return is_unpacked(definitions(r), matrix);
 }
 
 Graph low_precision(Graph g, const target::Providers& providers) {

@@ -26,7 +26,7 @@ ValueId rows_times(Rewriter& r, ValueId a, ValueId b, RowState& state) {
   const TensorType matrix = r.b.type(b);
   type.sizes.back() = matrix.sizes.back();
   type = dense_type(type);
-  const bool packs = type.rank() == 2 && type.dtype == DType::kF32 && state.providers.panels && r.is_frozen(b) &&
+  const bool packs = type.rank() == 2 && type.dtype == DType::kF32 && state.providers.panels && is_kept(r, b) &&
                      all_const(matrix.sizes);
   if (packs && take_room(matrix, state.room))
     return own_linear(r, target::Gemm::kOwnPanels, a, transposed(r, b), std::nullopt, std::move(type));

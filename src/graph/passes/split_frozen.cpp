@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "graph/analysis/unpacking.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/names.h"
 
@@ -36,6 +37,13 @@ Graph split_frozen(Graph g) {
       if (v != kNoValue) computed[v] = cheap;
     n.frozen = candidate && !cheap;
   }
+  std::vector<bool> kept(g.values.size());
+  for (const Node& n : g.nodes)
+    for (ValueId v : n.outs)
+      if (v != kNoValue) kept[v] = n.frozen;
+  const std::vector<bool> again = unpacked_in_each_call(g, kept);
+  for (Node& n : g.nodes)
+    if (n.frozen && n.outs[0] != kNoValue && again[n.outs[0]]) n.frozen = false;
   // From the back: views whose every reader runs in each call are free there.
   std::vector<bool> read_frozen(g.values.size());
   for (size_t i = g.nodes.size(); i-- > 0;) {

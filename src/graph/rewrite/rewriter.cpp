@@ -109,6 +109,14 @@ bool Rewriter::is_frozen(ValueId v) {
   return all;
 }
 
+Definitions definitions(Rewriter& r) {
+  return {[&r](ValueId v) { return r.def(v); }, [&r](ValueId v) -> const TensorType& { return r.b.type(v); }};
+}
+
+bool is_kept(Rewriter& r, ValueId v) {
+  return r.is_frozen(v) && !(is_large(r.b.type(v)) && is_unpacked(definitions(r), v));
+}
+
 Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user) {
   std::unordered_map<const ops::OpRow*, std::vector<const RewriteRule*>> by_op;
   for (const RewriteRule& rule : rules) by_op[ops::find(rule.op)].push_back(&rule);

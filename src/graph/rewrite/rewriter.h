@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/analysis/unpacking.h"
 #include "graph/builder.h"
 #include "graph/rewrite/replace.h"
 
@@ -39,6 +40,10 @@ class Rewriter {
   std::vector<int8_t> frozen_;     // -1 unknown
   size_t indexed_ = 0;
 };
+
+Definitions definitions(Rewriter& r);  // of the graph as far as it is rewritten
+// Frozen, and in memory between calls: not unpacked in each of them (analysis/unpacking.h).
+bool is_kept(Rewriter& r, ValueId v);
 
 // True: `results` holds one value per result (kNoValue only for results that nothing reads).
 using Values = std::vector<ValueId>;  // of a node, one a result

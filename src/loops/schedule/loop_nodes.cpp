@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "graph/analysis/symbolic.h"
+#include "graph/analysis/unpacking.h"
 #include "loops/schedule/scatter.h"
 #include "ops/args.h"
 #include "ops/names.h"
@@ -113,6 +114,13 @@ bool finishes_sum(const LoopProgram& p, std::span<const int64_t> numel, std::spa
          std::ranges::any_of(uses, by_all_rows);
 }
 
+void leave_out_unpacked(LoopProgram& p) {
+  std::vector<bool> frozen(p.facts.size());
+  for (size_t v = 0; v < frozen.size(); ++v) frozen[v] = p.facts[v].frozen;
+  const std::vector<bool> again = graph::unpacked_in_each_call(p.graph, frozen);
+  for (size_t v = 0; v < again.size(); ++v) p.facts[v].frozen = frozen[v] && !again[v];
+}
+
 class LoopNodeBuilder {
  public:
   explicit LoopNodeBuilder(const graph::Graph& g) : p_(g), g_(g) {}
@@ -171,8 +179,7 @@ class LoopNodeBuilder {
     }
     for (size_t v = 0; v < handed.size(); ++v) leaves[v] = leaves[v] || handed[v];
     for (const Node& n : g_.nodes) {
-      bool frozen = !n.op->once() && !n.op->on_clones && !graph::is_symbolic(g_, n);
-      bool has_operand = false;
+      bool frozen = !n.op->once() && !n.op->on_clones && !graph::is_symbolic(g_, n), has_operand = false;
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId u) {
           frozen = frozen && fact(u).frozen;
@@ -188,6 +195,7 @@ class LoopNodeBuilder {
         for (ValueId v : n.outs)
           if (v != kNoValue && info(type(v).dtype).complex) throw Declined("complex numbers in " + n.op->name);
     }
+    leave_out_unpacked(p_);
   }
 
   void require(ValueId v) {
