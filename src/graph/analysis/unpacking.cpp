@@ -12,14 +12,16 @@ constexpr size_t kMostSources = 8;
 constexpr size_t kMostSteps = 64;
 constexpr int64_t kLeastUnpacked = int64_t{1} << 16;  // fewer may be kept
 
-std::optional<int64_t> constant_bytes(const TensorType& t) {
-  int64_t bytes = info(t.dtype).bytes;
+std::optional<int64_t> constant_elements(const TensorType& t) {
+  int64_t elements = 1;
   for (const sym::Expr size : t.sizes) {
     if (!size.is_const()) return std::nullopt;
-    bytes *= size.value();
+    elements *= size.value();
   }
-  return bytes;
+  return elements;
 }
+
+bool is_of_8_bits(const TensorType& t) { return info(t.dtype).bytes == 1 && t.dtype != DType::kBool; }
 
 // The tensors that v is unpacked from.
 class Sources {
@@ -44,12 +46,17 @@ class Sources {
     int64_t total = 0, packed = 0;
     for (ValueId v : found_) {
       const TensorType& t = d_.type(v);
-      const auto size = constant_bytes(t);
-      if (!size) return std::nullopt;
-      total += *size;
-      if (info(t.dtype).bytes == 1 && t.dtype != DType::kBool) packed += *size;
+      const auto elements = constant_elements(t);
+      if (!elements) return std::nullopt;
+      const int64_t size = *elements * info(t.dtype).bytes;
+      total += size;
+      if (is_of_8_bits(t)) packed += size;
     }
     return 2 * packed > total ? std::optional(total) : std::nullopt;
+  }
+  bool any_has(int64_t elements) const {
+    return std::ranges::any_of(
+        found_, [&](ValueId v) { return is_of_8_bits(d_.type(v)) && constant_elements(d_.type(v)) == elements; });
   }
 
  private:
@@ -67,18 +74,20 @@ bool is_unpacking(const Node& n) {
 }
 
 bool is_unpacked(const Definitions& d, ValueId v) {
-  const auto whole = constant_bytes(d.type(v));
+  const auto elements = constant_elements(d.type(v));
   Sources sources(d);
-  if (!whole || !sources.find(v)) return false;
+  if (!elements || !sources.find(v)) return false;
   const auto bytes = sources.bytes();
-  return bytes && 4 * *bytes <= 3 * *whole;
+  return bytes && 4 * *bytes <= 3 * *elements * info(d.type(v).dtype).bytes;
 }
 
-bool is_large(const TensorType& t) {
-  int64_t elements = 1;
-  for (const sym::Expr size : t.sizes) elements *= size.is_const() ? size.value() : 0;
-  return elements >= kLeastUnpacked;
+bool is_widened(const Definitions& d, ValueId v) {
+  const auto elements = constant_elements(d.type(v));
+  Sources sources(d);
+  return elements && sources.find(v) && sources.any_has(*elements) && is_unpacked(d, v);
 }
+
+bool is_large(const TensorType& t) { return constant_elements(t).value_or(0) >= kLeastUnpacked; }
 
 std::vector<bool> unpacked_in_each_call(const Graph& g, const std::vector<bool>& frozen) {
   std::vector<const Node*> producer(g.values.size());

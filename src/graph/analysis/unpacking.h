@@ -18,6 +18,8 @@ bool is_unpacking(const Node& n);
 // By unpacking alone, from tensors most of whose bytes are 8-bit elements and which take at most 3/4 of its bytes.
 bool is_unpacked(const Definitions& d, ValueId v);
 
+// The same, of as many elements of 8 bits as it has itself.
+bool is_widened(const Definitions& d, ValueId v);
 bool is_large(const TensorType& t);  // too large to be kept beside what it is unpacked from
 
 // Of the values that are frozen those that are to be unpacked in each call all the same, with the steps on the way to

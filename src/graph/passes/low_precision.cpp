@@ -25,9 +25,10 @@ ValueId whole_numbers(Rewriter& r, ValueId matrix) {
 }
 
 // Rows from which the library's product is quicker, though it reads more: unpacking is done again for each row
-// (docs/benchmarks/cpu.md). On a GPU a row after the first reads what a cache does not hold.
+// (docs/benchmarks/cpu.md). On a GPU a row after the first reads what a cache does not hold, and the tensor cores take
+// two rows of 16 bits with weights of 8 (compile/products.h).
 int64_t most_rows(Rewriter& r, const TensorType& x, ValueId matrix) {
-  if (x.device.type != DeviceType::kCPU) return 2;
+  if (x.device.type != DeviceType::kCPU) return is_reduced(x.dtype) && is_widened(definitions(r), matrix) ? 1 : 2;
   return x.dtype == DType::kF32 && whole_numbers(r, matrix) != kNoValue ? 4 : 1;
 }
 
