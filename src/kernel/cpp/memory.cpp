@@ -79,8 +79,12 @@ std::string gathered_by(Emission& e, const Scope& s, const MemoryAccess& m, cons
 
 // Null where the lanes are loaded one by one.
 std::function<std::string(int copy)> gather_of(Emission& e, const Scope& s, const MemoryAccess& m, const Instr& in) {
-  if (m.dtype != DType::kF32) return nullptr;
   const LaneStep step = step_of(s, in.index);
+  if (is_reduced(m.dtype) && step.kind == LaneStep::kStride && step.stride == 2 && gather_mask(s, in, 0).empty())
+    return [&e, &s, &in, m](int u) {
+      return "load_" + m.suffix + "_2(" + m.pointer + " + " + index_of_copy(e, s, in.index, u) + ")";
+    };
+  if (m.dtype != DType::kF32) return nullptr;
   if (step.kind == LaneStep::kStride && std::abs(step.stride) < (1 << 24))
     return [&e, &s, &in, m, step](int u) { return gathered(e, s, m, in, step.stride, u); };
   const auto stride = step.kind == LaneStep::kVarying ? symbolic_step_of(s, in.index) : std::nullopt;

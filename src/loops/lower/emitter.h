@@ -79,6 +79,10 @@ class Emitter {
   DType dtype(Id id) const { return body_[id].dtype; }
   const TensorType& type(ValueId v) const { return graph_.values[v].type; }
   const graph::Graph& graph() const { return graph_; }
+  const graph::Node* maker(ValueId v) const {  // null: an input
+    const int32_t node = producers_.of[v].node;
+    return node < 0 ? nullptr : &graph_.nodes[node];
+  }
   const std::vector<Instr>& body() const { return body_; }
 
  private:

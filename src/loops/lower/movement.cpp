@@ -1,5 +1,8 @@
 // Data movement by index: select on index ranges, and indirect loads.
+#include <set>
+
 #include "base/check.h"
+#include "graph/analysis/unpacking.h"
 #include "loops/lower/lower.h"
 #include "ops/args.h"
 #include "ops/indexed_dims.h"
@@ -37,9 +40,38 @@ Id pad(Emitter& e, const graph::Node& node, const Index& at) {
   return inside ? e.op(Op::k_where, *inside, value, e.constant(d, node.args[3])) : value;
 }
 
+// The tensors that v is computed from element by element, in `out`; false: there are many.
+bool find_sources(const Emitter& e, ValueId v, std::set<ValueId>& out, int steps = 0) {
+  constexpr int kMostSteps = 16;
+  constexpr size_t kMostSources = 4;
+  const graph::Node* n = e.maker(v);
+  if (!n || !graph::is_unpacking(*n) || n->op->kind == ops::OpKind::kIndex) {
+    out.insert(v);
+    return out.size() <= kMostSources;
+  }
+  bool all = steps < kMostSteps;
+  for (const Arg& a : n->args)
+    graph::for_each_ref(a, [&](ValueId from) { all = all && find_sources(e, from, out, steps + 1); });
+  return all;
+}
+
+// Are the pieces one element wide and of the same tensors, as numbers of 4 bits are that two lie in a byte? Then each is
+// read where any of them is: once for all of them, and without a mask.
+bool are_parts_of_one(const Emitter& e, const RefList& pieces, size_t dim) {
+  std::optional<std::set<ValueId>> all;
+  for (const Ref& r : pieces) {
+    std::set<ValueId> sources;
+    if (!e.type(r.id).sizes[dim].is_const(1) || !find_sources(e, r.id, sources)) return false;
+    if (all && *all != sources) return false;
+    all = std::move(sources);
+  }
+  return pieces.size() > 1;
+}
+
 Id cat(Emitter& e, const graph::Node& node, const Index& at) {
   const RefList list = ops::as_values(node.args[0]);
   const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
+  const bool at_once = are_parts_of_one(e, list, dim);
   struct Candidate {
     std::optional<Id> condition;
     Id value;
@@ -50,9 +82,9 @@ Id cat(Emitter& e, const graph::Node& node, const Index& at) {
     const sym::Expr size = e.type(r.id).sizes[dim];
     std::optional<Id> inside = e.in_range(at[dim], begin, begin + size);
     if (!never(e, inside) && !size.is_const(0)) {
-      Emitter::Masked masked(e, inside);
+      Emitter::Masked masked(e, at_once ? std::nullopt : inside);
       Index from = at;
-      from[dim] = at[dim] - begin;
+      from[dim] = size.is_const(1) ? sym::Expr(0) : at[dim] - begin;
       candidates.push_back({inside, e.read(r.id, from)});
       if (!inside) return candidates.back().value;
     }

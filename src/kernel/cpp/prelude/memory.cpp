@@ -311,6 +311,25 @@ inline VF load_f32_2(const float* p) { return __builtin_shufflevector(load_f32(p
     {"load_f32_2", kN2, R"(
 inline VF load_f32_2(const float* p) { return VF{p[0], p[2]}; }
 )"},
+    {"load_16_2", kA16, R"(
+inline VUS load_16_2(const unsigned short* p) {
+  return __builtin_shufflevector(load_16(p), load_16(p + 15), 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+)"},
+    {"load_16_2", kA8 | kB8, R"(
+inline VUS load_16_2(const unsigned short* p) { return __builtin_shufflevector(load_16(p), load_16(p + 7), 0, 2, 4, 6, 9, 11, 13, 15); }
+)"},
+    {"load_16_2", kB4, R"(
+inline VUS load_16_2(const unsigned short* p) { return VUS{p[0], p[2], p[4], p[6]}; }
+)"},
+    {"load_16_2", kN4, R"(
+inline VUS load_16_2(const unsigned short* p) { return __builtin_shufflevector(load_16(p), load_16(p + 3), 0, 2, 5, 7); }
+)"},
+    {"load_16_2", kN2, R"(
+inline VUS load_16_2(const unsigned short* p) { return VUS{p[0], p[2]}; }
+)"},
+    {"load_bf16_2", kVector, "inline VF load_bf16_2(const unsigned short* p) { return bf16_to_f(load_16_2(p)); }\n"},
+    {"load_f16_2", kVector, "inline VF load_f16_2(const unsigned short* p) { return f16_to_f(load_16_2(p)); }\n"},
     {"gather_f32", kA16, R"(
 inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gathersiv16sf(VF{}, p, at, __builtin_ia32_cvtd2mask512(m), 4); }
 )"},
