@@ -108,6 +108,16 @@ class Table {
     return &op;
   }
 
+  void forget(std::string_view name) {
+    std::unique_lock lock(mutex_);
+    for (const std::string& key : {std::string(name), "functional." + std::string(name)})
+      if (auto known = by_name_.find(key);
+          known != by_name_.end() && known->second->kind == OpKind::kExtern && !known->second->infer) {
+        forgotten_.push_back(std::move(known->second));
+        by_name_.erase(known);
+      }
+  }
+
   std::vector<const OpRow*> all() {
     std::shared_lock lock(mutex_);
     std::vector<const OpRow*> out;
@@ -140,6 +150,7 @@ class Table {
   std::shared_mutex mutex_;
   std::array<const OpRow*, kPrims> prims_{};  // filled once, by the constructor
   std::unordered_map<std::string, std::unique_ptr<OpRow>, NameHash, std::equal_to<>> by_name_;
+  std::vector<std::unique_ptr<OpRow>> forgotten_;  // graphs may still hold them
 };
 
 // Never destroyed: operators live as long as the process.
@@ -152,6 +163,7 @@ Table& table() {
 
 const OpRow* find(OpName name) { return table().find(name); }
 const OpRow* find(std::string_view name, const SchemaFacts& facts) { return table().find(name, facts); }
+void forget(std::string_view name) { table().forget(name); }
 const OpRow* find_existing(std::string_view name) { return table().existing(name); }
 std::vector<const OpRow*> all() { return table().all(); }
 

@@ -84,7 +84,9 @@ struct OpRow {
 
 const OpRow* find(OpName name);                     // creates the extern row if new; thread safe; never null
 const OpRow* find_existing(std::string_view name);  // null if there is no row
-std::vector<const OpRow*> all();                    // sorted by name; for tests and docs
+// What is known of an operator of the program's, which is no more: the next of that name may be another. Rows stay.
+void forget(std::string_view name);
+std::vector<const OpRow*> all();  // sorted by name; for tests and docs
 
 // What an operator's schema says. The trace passes this with the first use of an operator without a table row.
 struct SchemaFacts {

@@ -166,7 +166,7 @@ void call_operator(const ExternCall& c, Run& run) {
   push_arguments(c, run, stack, clones);
   if (run.nodes) [[unlikely]]
     check_recordable(c, stack);
-  c.op->handle.callBoxed(stack);
+  aten::handle_of(*c.op).callBoxed(stack);
   if (run.nodes) [[unlikely]]
     check_recordable(c, stack);
   if (c.out_variant) {

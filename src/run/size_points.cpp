@@ -93,7 +93,7 @@ class PointCall {
     }
     {
       const c10::impl::ExcludeDispatchKeyGuard below(kBelowAutograd);
-      call.op->handle.callBoxed(stack);
+      aten::handle_of(*call.op).callBoxed(stack);
     }
     std::vector<at::Tensor> results;
     for (c10::IValue& v : stack)

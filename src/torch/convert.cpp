@@ -12,6 +12,8 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "ops/names.h"
+#include "ops/ops.h"
 #include "torch/size_node.h"
 
 namespace flashover::aten {
@@ -126,10 +128,36 @@ sym::Expr int_of(const c10::IValue& value, const char* op_name) {
 
 struct Registry {
   std::shared_mutex mutex;
-  std::unordered_map<std::string, Operator> by_name;
+  std::unordered_map<std::string, std::unique_ptr<Operator>> by_name;
+  std::vector<std::unique_ptr<Operator>> gone;  // compiled functions may still hold them
+  std::atomic<uint64_t> removed = 0;
 };
+
+// (Under the dispatcher's lock: nothing here asks it.)
+struct RemovalListener final : c10::OpRegistrationListener {
+  explicit RemovalListener(Registry& r) : registry(r) {}
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    const std::string name = flashover_name(op.operator_name());
+    ops::forget(name);
+    std::unique_lock lock(registry.mutex);
+    if (auto known = registry.by_name.extract(name)) {
+      if (known.mapped()->gone) known.mapped()->gone->store(true, std::memory_order_release);
+      registry.gone.push_back(std::move(known.mapped()));
+    }
+    registry.removed.fetch_add(1, std::memory_order_release);
+  }
+  Registry& registry;
+};
+
 Registry& registry() {
-  static Registry* r = new Registry;  // outlives static destruction of others
+  static Registry* r = [] {
+    auto* made = new Registry;  // outlives static destruction of others
+    static auto* listening = new c10::RegistrationHandleRAII(
+        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<RemovalListener>(*made)));
+    static_cast<void>(listening);
+    return made;
+  }();
   return *r;
 }
 
@@ -167,8 +195,12 @@ std::string flashover_name(const c10::OperatorName& name) {
 }
 
 Operator digest(const c10::OperatorHandle& handle) {
-  Operator op{flashover_name(handle.operator_name()), handle, {}, {}, false};
+  Operator op{flashover_name(handle.operator_name()), handle, {}, {}, false, nullptr, ""};
   const c10::FunctionSchema& schema = handle.schema();
+  if (!op::is_aten(op.name)) {
+    op.gone = std::make_shared<std::atomic<bool>>(false);
+    op.schema = c10::toString(schema);
+  }
   for (const c10::Argument& a : schema.arguments()) {
     op.args.push_back(spec_of(a));
     op.any_written |= op.args.back().written;
@@ -190,7 +222,7 @@ const Operator* find_operator(std::string_view name) {
   std::string key(name);
   {
     std::shared_lock lock(r.mutex);
-    if (auto it = r.by_name.find(key); it != r.by_name.end()) return &it->second;
+    if (auto it = r.by_name.find(key); it != r.by_name.end()) return it->second.get();
   }
   const size_t first = name.find('.'), last = name.rfind('.');
   if (first == std::string_view::npos || first == last) return nullptr;
@@ -199,10 +231,23 @@ const Operator* find_operator(std::string_view name) {
   std::string qualified = key.substr(0, first) + "::" + key.substr(first + 1, last - first - 1);
   auto handle = c10::Dispatcher::singleton().findSchema({qualified, overload});
   if (!handle) return nullptr;
-  Operator op = digest(*handle);
+  auto op = std::make_unique<Operator>(digest(*handle));
   std::unique_lock lock(r.mutex);
-  return &r.by_name.emplace(key, std::move(op)).first->second;
+  return r.by_name.emplace(key, std::move(op)).first->second.get();
 }
+
+c10::OperatorHandle handle_of(const Operator& op) {
+  if (!op.gone || !op.gone->load(std::memory_order_acquire)) [[likely]]
+    return op.handle;
+  const Operator* next = find_operator(op.name);
+  TORCH_CHECK(next != nullptr, "flashover: the operator ", op.name, ", which a compiled function calls, was removed.");
+  TORCH_CHECK(next->schema == op.schema, "flashover: the operator ", op.name,
+              ", which a compiled function calls, was defined anew since: ", next->schema, ", before ", op.schema,
+              ". Compile the function again, or call flashover.reset().");
+  return next->handle;
+}
+
+uint64_t removed_operators() { return registry().removed.load(std::memory_order_acquire); }
 
 Arg from_scalar(const at::Scalar& s) {
   if (s.isSymbolic()) throw Declined("symbolic scalar");
@@ -393,7 +438,7 @@ std::vector<at::Tensor> call(const Operator& op, std::span<const Arg> args, cons
   torch::jit::Stack stack;
   stack.reserve(args.size());
   for (size_t i = 0; i < args.size(); ++i) stack.push_back(to_ivalue(args[i], op.args[i], tensor_of));
-  op.handle.callBoxed(stack);
+  handle_of(op).callBoxed(stack);
   std::vector<at::Tensor> out;
   for (const c10::IValue& value : stack) {
     if (value.isTensor()) {

@@ -11,7 +11,9 @@
 #include <ATen/core/ivalue.h>
 #include <cstdint>
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -69,13 +71,20 @@ struct ArgSpec {
 
 // One registered operator, with its schema digested. Never freed; find by name or by handle.
 struct Operator {
-  std::string name;  // op::add_Tensor
-  c10::OperatorHandle handle;
+  std::string name;            // op::add_Tensor
+  c10::OperatorHandle handle;  // of an operator that may be gone: see handle_of
   std::vector<ArgSpec> args, returns;
   bool any_written = false;
+  // Null for torch's own. Set when torch has removed it: its library was let go, as by a notebook's cell that runs again.
+  std::shared_ptr<std::atomic<bool>> gone;
+  std::string schema;  // where there is `gone`
 };
 // Null when torch has no such operator (or it has no schema).
 const Operator* find_operator(std::string_view name);
+// The handle to call, which is that of a successor of the same schema where the operator is gone; raises a RuntimeError
+// where there is none.
+c10::OperatorHandle handle_of(const Operator& op);
+uint64_t removed_operators();  // how many torch has removed: the next of that name may be another, at the same address
 std::string flashover_name(const c10::OperatorName& name);  // aten::add.Tensor -> aten.add.Tensor
 Operator digest(const c10::OperatorHandle& handle);
 

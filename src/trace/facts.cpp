@@ -50,6 +50,23 @@ std::string functional_twin(const aten::Operator& op) {
   return twin_name;
 }
 
+// Which of the kernels that facts depend on there are, a bit each.
+uint32_t kernels_of(const c10::OperatorHandle& op) {
+  using enum c10::DispatchKey;
+  static constexpr c10::DispatchKey kKeys[] = {CPU,
+                                               CUDA,
+                                               Meta,
+                                               Autograd,
+                                               AutogradCPU,
+                                               AutogradCUDA,
+                                               CompositeImplicitAutograd,
+                                               CompositeExplicitAutograd,
+                                               CompositeExplicitAutogradNonFunctional};
+  uint32_t out = 0;
+  for (const c10::DispatchKey key : kKeys) out = out << 1 | static_cast<uint32_t>(op.hasKernelForDispatchKey(key));
+  return out;
+}
+
 OpFacts make_facts(const c10::OperatorHandle& handle) {
   OpFacts f{.qualified = handle.operator_name(), .schema = aten::digest(handle)};
   const aten::Operator& schema = f.schema;
@@ -108,10 +125,24 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
 }  // namespace
 
 OpFacts& facts_of(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<c10::OperatorHandle, std::unique_ptr<OpFacts>> known;
-  std::unique_ptr<OpFacts>& facts = known[op];
-  if (!facts || facts->qualified != op.operator_name()) facts = std::make_unique<OpFacts>(make_facts(op));
-  return *facts;
+  struct Known {
+    std::unique_ptr<OpFacts> facts;
+    uint64_t removed;  // aten::removed_operators() then
+    uint32_t kernels;
+  };
+  thread_local std::unordered_map<c10::OperatorHandle, Known> known;
+  thread_local std::vector<std::unique_ptr<OpFacts>> outdated;  // a call under way may still read them
+  Known& k = known[op];
+  // Of a program's own operator: kernels come and go, and another may lie where it was.
+  const bool may_change = !k.facts || !op::is_aten(k.facts->schema.name);
+  const uint64_t removed = may_change ? aten::removed_operators() : 0;
+  const uint32_t kernels = may_change ? kernels_of(op) : 0;
+  if (!k.facts || k.facts->qualified != op.operator_name() ||
+      (may_change && (k.removed != removed || k.kernels != kernels))) {
+    if (k.facts) outdated.push_back(std::move(k.facts));
+    k = {std::make_unique<OpFacts>(make_facts(op)), removed, kernels};
+  }
+  return *k.facts;
 }
 
 }  // namespace flashover::trace

@@ -1,0 +1,110 @@
+"""Operators of a program's own that are removed and defined anew, as a notebook's cells do that run again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import flashover
+
+NAMESPACE = "flashover_redefined"
+
+
+@contextmanager
+def defined(schema: str, cpu: Callable[..., Any], fake: Callable[..., Any] | None = None) -> Iterator[None]:
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    try:
+        library.define("foo" + schema)
+        library.impl("foo", cpu, "CPU")
+        if fake:
+            torch.library.register_fake(f"{NAMESPACE}::foo", fake, lib=library)
+        yield
+    finally:
+        library._destroy()
+        if hasattr(torch.ops, NAMESPACE):
+            delattr(torch.ops, NAMESPACE)
+        gc.collect()
+
+
+def foo(x: Tensor, *rest: Any) -> Any:
+    return getattr(torch.ops, NAMESPACE).foo(x, *rest)
+
+
+def written(x: Tensor) -> Tensor:
+    x.add_(5)
+    return x.clone()
+
+
+DEFINITIONS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any] | None]] = {
+    "plain": ("(Tensor x) -> Tensor", lambda x: x * 2, torch.empty_like),
+    "an int": ("(Tensor x, int a=1) -> Tensor", lambda x, a=1: x * 3 + a, lambda x, a=1: torch.empty_like(x)),
+    "writes": ("(Tensor(a!) x) -> Tensor", written, torch.empty_like),
+    "two": ("(Tensor x) -> (Tensor, Tensor)", lambda x: (x + 1, x.sum()), lambda x: (x.clone(), x.new_empty(()))),
+    "another size": ("(Tensor x) -> Tensor", lambda x: x.repeat(2), lambda x: x.new_empty(2 * x.shape[0])),
+    "no fake": ("(Tensor x) -> Tensor", lambda x: x - 1, None),
+    "an alias": ("(Tensor(a) x) -> Tensor(a)", lambda x: x.view(-1), None),
+}
+
+
+@pytest.mark.parametrize("second", DEFINITIONS)
+@pytest.mark.parametrize("first", DEFINITIONS)
+def test_each_after_each(first: str, second: str) -> None:
+    """The same function, compiled once: what it does after an operator of the same name took the other's place."""
+    fast = flashover.compile(lambda x: (foo(x), x + 1))
+    for name in (first, second, first):
+        with defined(*DEFINITIONS[name]):
+            for _ in range(2):
+                mine, theirs = torch.ones(3), torch.ones(3)
+                got, want = fast(mine), (foo(theirs), theirs + 1)
+                torch.testing.assert_close(got, want)
+                torch.testing.assert_close(mine, theirs)
+
+
+def test_a_cell_that_runs_again() -> None:
+    fast = flashover.compile(lambda op, x: op(x) + 1, fullgraph=True)
+    for factor in (2.0, 3.0, 5.0):
+
+        @torch.library.custom_op(f"{NAMESPACE}_cell::scaled", mutates_args=())
+        def scaled(x: Tensor, factor: float = factor) -> Tensor:
+            return x * factor
+
+        scaled.register_fake(lambda x, factor=1.0: torch.empty_like(x))
+        torch.testing.assert_close(fast(scaled, torch.ones(3)), torch.full((3,), factor + 1))
+
+
+def test_kernels_that_come_later() -> None:
+    """A shape function, then an autograd formula, registered between calls."""
+    library = torch.library.Library(f"{NAMESPACE}_later", "FRAGMENT")
+    library.define("foo(Tensor x) -> Tensor")
+    library.impl("foo", lambda x: x * 2, "CPU")
+    op = getattr(torch.ops, f"{NAMESPACE}_later").foo.default
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        torch.testing.assert_close(flashover.compile(lambda x: op(x) + 1)(x), torch.full((3,), 3.0))
+    torch.library.register_fake(f"{NAMESPACE}_later::foo", torch.empty_like, lib=library)
+    with torch.no_grad():
+        whole = flashover.compile(lambda x: op(x) + 2, fullgraph=True)
+        torch.testing.assert_close(whole(x), torch.full((3,), 4.0))
+    torch.library.register_autograd(f"{NAMESPACE}_later::foo", lambda ctx, g: g * 7, lib=library)
+    flashover.compile(lambda x: op(x) + 3)(x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 7.0))
+
+
+def test_a_compiled_function_outlives_an_operator() -> None:
+    library = torch.library.Library(f"{NAMESPACE}_gone", "FRAGMENT")
+    library.define("foo(Tensor x) -> Tensor")
+    library.impl("foo", lambda x: x * 2, "CPU")
+    torch.library.register_fake(f"{NAMESPACE}_gone::foo", torch.empty_like, lib=library)
+    op = getattr(torch.ops, f"{NAMESPACE}_gone").foo.default
+    fast = flashover.compile(lambda x: op(x) + 1, fullgraph=True)
+    torch.testing.assert_close(fast(torch.ones(3)), torch.full((3,), 3.0))
+    library._destroy()
+    gc.collect()
+    with pytest.raises(RuntimeError, match=r"flashover_redefined_gone\.foo\.default.* was removed"):
+        fast(torch.ones(3))
