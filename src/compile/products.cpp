@@ -27,8 +27,8 @@ using plan::StorageKind;
 using plan::TensorId;
 using planner::Candidate;
 
-constexpr double kWorth = 0.97;  // of the library's time: below, the choice is not noise
-constexpr int64_t kUnpackedRows = 128;  // from there on the library's sums cost more than what it reads
+constexpr double kWorth = 0.97;        // of the library's time: below, the choice is not noise
+constexpr int64_t kUnpackedRows = 32;  // from there on sums cost more than what the library reads
 constexpr int64_t kUnpackedInner = 128;
 
 using Ways = std::vector<Candidate>;
@@ -224,23 +224,24 @@ std::vector<Product> fuse(Plan& plan, size_t kernels, const std::vector<Ways>& f
   return chosen;
 }
 
-// Does the kernel before operand b read no more than 3/4 of what it writes?
+// Is operand b made of as many elements of 8 bits by the kernel before it? (Two numbers of 4 bits in a byte take more
+// instructions than reading them again: docs/benchmarks/decode.md.)
 bool unpacks(const Plan& plan, const Candidate& c) {
   if (c.before[1] == planner::kNoStep) return false;
-  const auto bytes = [&](TensorId t) -> std::optional<int64_t> {
-    const TensorType& type = plan.tensors[static_cast<size_t>(t)].type;
-    const std::optional<int64_t> span = plan::span(type).as_const();
-    return span ? std::optional(*span * info(type.dtype).bytes) : std::nullopt;
+  const auto type = [&](TensorId t) -> const TensorType& { return plan.tensors[static_cast<size_t>(t)].type; };
+  const auto bytes = [&](TensorId t) {
+    const std::optional<int64_t> span = plan::span(type(t)).as_const();
+    return span ? *span * info(type(t).dtype).bytes : INT64_MAX / 8;
   };
   const Step& before = plan.steps[c.before[1]];
-  const std::optional<int64_t> written = bytes(before.writes[0]);
+  const TensorId made = before.writes[0];
   int64_t read = 0;
+  bool widens = false;
   for (TensorId t : before.reads) {
-    const std::optional<int64_t> part = bytes(t);
-    if (!part) return false;
-    read += *part;
+    read += bytes(t);
+    widens |= info(type(t).dtype).bytes == 1 && plan::span(type(t)) == plan::span(type(made));
   }
-  return written && 4 * read <= 3 * *written;
+  return widens && 4 * read <= 3 * bytes(made);
 }
 
 // Columns of the widest tile that still gives nearly every processor a program: measured, docs/benchmarks/decode.md.
@@ -248,8 +249,7 @@ ProductTile tile_of_few_rows(const Product& p, int processors) {
   ProductTile t{.m = 16, .n = 64, .k = 128, .warps = 4, .stages = 4};
   while (t.m < p.m) t.m *= 2;
   while (t.n > 16 && 10 * ((p.n + t.n - 1) / t.n) < 9 * static_cast<int64_t>(processors)) t.n /= 2;
-  if (t.n < 64 && t.m <= 32) t.k = 256;
-  if (t.m > 32) t.stages = 3;
+  if (t.n < 64) t.k = 256;
   return t;
 }
 

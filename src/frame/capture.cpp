@@ -502,6 +502,31 @@ void Run::take_wrappers(Reconstructor& reconstructor) {
     out.size_sources.push_back(session.source_of_size(sym::size_symbol(static_cast<int>(k))));
 }
 
+// Guards with numbers for sizes that are numbers now: others may say together which single one a size is (x // 4 == 1,
+// x mod 4 == 0), and the input is compared as that.
+std::vector<sym::AskedGuard> settled_guards(const graph::Graph& g, trace::Session& session) {
+  sym::Environment& sizes = session.sizes();
+  std::unordered_map<sym::Expr, sym::Expr> settled;
+  for (size_t k = 0; k < sizes.count(); ++k) {
+    const sym::Expr symbol = sym::size_symbol(static_cast<int>(k));
+    const auto [input, dim] = session.source_of_size(symbol);
+    if (input < 0 || static_cast<size_t>(input) >= g.inputs.size()) continue;
+    const Sizes& now = g.type(g.inputs[static_cast<size_t>(input)].value).sizes;
+    if (static_cast<size_t>(dim) < now.size() && now[static_cast<size_t>(dim)].is_const())
+      settled.emplace(symbol, now[static_cast<size_t>(dim)]);
+  }
+  std::vector<sym::AskedGuard> out = sizes.asked();
+  if (settled.empty()) return out;
+  const auto number = [&](sym::Expr v) -> std::optional<sym::Expr> {
+    const auto it = settled.find(v);
+    return it == settled.end() ? std::nullopt : std::optional(it->second);
+  };
+  for (sym::AskedGuard& g : out)
+    g.guard = {g.guard.relation, sym::substitute(g.guard.a, number), sym::substitute(g.guard.b, number)};
+  std::erase_if(out, [](const sym::AskedGuard& g) { return g.guard.a.is_const() && g.guard.b.is_const(); });
+  return out;
+}
+
 std::string bounds_in_words(const sym::Promise& p) {
   return p.most == sym::Range::kInf ? "at least " + std::to_string(p.least)
                                     : std::to_string(p.least) + " to " + std::to_string(p.most);
@@ -571,7 +596,7 @@ void Run::take_sizes(Reconstructor& reconstructor) {
   for (size_t i = 0; i < out.graph.inputs.size(); ++i)
     if (const int32_t step = out.size_inputs[i]; step >= 0)
       inputs.push_back({behind + step, out.graph.inputs[i].name, out.graph.type(out.graph.inputs[i].value), true});
-  out.sizes = guards::SizeProgram(std::move(inputs), sizes.asked(), std::move(names), equal_at);
+  out.sizes = guards::SizeProgram(std::move(inputs), settled_guards(out.graph, session), std::move(names), equal_at);
 }
 
 void Run::finish(Reconstructor& reconstructor, size_t inputs) {

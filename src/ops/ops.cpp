@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "ops/aten/infer.h"
 #include "sym/environment.h"
 
 namespace flashover::ops {
@@ -48,6 +49,29 @@ bool may_act(std::string_view name) {
   return contains(kActing, name) || contains(kChecks, name) || !contains(kComputing, name.substr(0, name.find('.')));
 }
 
+// torch's own function returns its argument. In a graph it is a tensor of its own: who reads it has waited.
+bool waited(const InferContext& in, std::vector<TensorType>& outs) {
+  outs = {in.type(size_t{0})};
+  outs[0].offset = 0;
+  return true;
+}
+
+// What these begin is not begun by asking for the type of the result.
+bool all_reduced(const InferContext& in, std::vector<TensorType>& outs) {
+  const TensorType& t = in.type(size_t{0});
+  outs = {aten::fresh(t, t.dtype, t.sizes)};
+  return true;
+}
+bool all_gathered(const InferContext& in, std::vector<TensorType>& outs) {
+  const TensorType& t = in.type(size_t{0});
+  const std::optional<int64_t> processes = aten::integer(in.args[1]);
+  if (!processes || t.rank() == 0) return false;
+  Sizes sizes = t.sizes;
+  sizes[0] *= *processes;
+  outs = {aten::fresh(t, t.dtype, std::move(sizes))};
+  return true;
+}
+
 class Table {
  public:
   Table() {
@@ -56,6 +80,9 @@ class Table {
     register_aten(rows);
     register_flex(rows);
     register_recurrent(rows);
+    rows.push_back({.name = "_c10d_functional.wait_tensor.default", .infer = waited});
+    rows.push_back({.name = "_c10d_functional.all_reduce.default", .infer = all_reduced});
+    rows.push_back({.name = "_c10d_functional.all_gather_into_tensor.default", .infer = all_gathered});
     for (const Row& row : rows) {
       OpRow& op = create(row.name);
       FLASHOVER_CHECK(!op.declared) << "two table rows for " << row.name;

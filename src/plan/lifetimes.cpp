@@ -1,15 +1,39 @@
 // See lifetimes.h.
 #include "plan/lifetimes.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace flashover::plan {
+
+namespace {
+
+constexpr std::string_view kCollectives = "_c10d_functional.", kWait = "_c10d_functional.wait_tensor.default";
+
+// A collective reads and writes while the steps behind it run, until somebody waits for its result.
+size_t end_of_collective(const Plan& p, const std::vector<Step>& steps, size_t begun) {
+  std::vector<TensorId> results;
+  for_each_write(steps[begun], [&](TensorId t) { results.push_back(root(p, t)); });
+  for (size_t i = begun + 1; i < steps.size(); ++i) {
+    if (steps[i].op != kWait) continue;
+    bool waits = false;
+    for_each_read(steps[i], [&](TensorId t) { waits |= std::ranges::find(results, root(p, t)) != results.end(); });
+    if (waits) return i;
+  }
+  return steps.size();
+}
+
+}  // namespace
 
 static std::vector<Lifetime> lifetimes_over(const Plan& p, const std::vector<Step>& steps) {
   std::vector<Lifetime> life(p.tensors.size());
   for (size_t i = 0; i < steps.size(); ++i) {
+    const bool goes_on = steps[i].op.starts_with(kCollectives) && steps[i].op != kWait;
+    const auto last = static_cast<int32_t>(goes_on ? end_of_collective(p, steps, i) : i);
     const auto touch = [&](TensorId t) {
       Lifetime& l = life[root(p, t)];
       if (l.first < 0) l.first = static_cast<int32_t>(i);
-      l.last = static_cast<int32_t>(i);
+      l.last = std::max(l.last, last);
     };
     for_each_read(steps[i], touch);
     for_each_write(steps[i], touch);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "plan/lifetimes.h"
 #include "plan/sizes.h"
 
 namespace flashover::plan {
@@ -49,6 +50,28 @@ TEST(Plan, TextRoundTrips) {
   const Plan p = parse(kSample);
   verify(p);
   EXPECT_EQ(print(p), kSample);
+}
+
+// It reads its operand in the background.
+TEST(Lifetimes, OperandsOfCollectivesLiveUntilSomebodyWaits) {
+  const Plan p = parse(R"(plan "x86-64" {
+  arena 64
+  input 0 : f32[2] user
+  t0 : f32[2] = input 0
+  t1 : f32[2] = arena 0
+  t2 : f32[4] = extern
+  t3 : f32[4] = extern
+  t4 : f32[2] = extern
+  call out aten.neg.out(t0) -> t1
+  call _c10d_functional.all_gather_into_tensor.default(t1, 2, "0") -> t2
+  call aten.neg.default(t0) -> t4
+  call _c10d_functional.wait_tensor.default(t2) -> t3
+  call aten.print.default(t4) -> 
+}
+)");
+  const std::vector<Lifetime> life = lifetimes(p);
+  EXPECT_EQ(life[1].last, 3);
+  EXPECT_EQ(life[0].last, 2);
 }
 
 TEST(Plan, BinaryRoundTrips) {

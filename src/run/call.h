@@ -49,6 +49,7 @@ struct ExternCall {
   bool out_variant = false;
   bool on_clones = false;
   bool data_sized = false;
+  bool begins = false;    // a collective: its results are filled while the steps behind it run
   bool may_keep = false;  // a custom operator: may hold on to its arguments after it returned
 };
 

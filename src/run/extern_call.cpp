@@ -74,6 +74,14 @@ void check_recordable(const ExternCall& c, const torch::jit::Stack& stack) {
                 " has a seed on the CPU");
 }
 
+// What a collective has begun to fill, filled.
+void wait_for(const at::Tensor& t) {
+  static const aten::Operator* const wait = aten::find_operator("_c10d_functional.wait_tensor.default");
+  if (!wait) throw Mismatch("torch has no operator that waits for collectives");
+  torch::jit::Stack stack{t};
+  wait->handle.callBoxed(stack);
+}
+
 // Result number i of an operator.
 void store_result(const ExternCall& c, size_t i, at::Tensor value, Run& run) {
   const Program& p = run.program;
@@ -81,6 +89,7 @@ void store_result(const ExternCall& c, size_t i, at::Tensor value, Run& run) {
   const TensorId t = c.writes[i];
   if (t < 0) return;
   const Shape& shape = p.shapes[t];
+  if (c.begins && p.converts && value.defined()) wait_for(value);
   if (p.converts && value.defined() && value.scalar_type() != shape.dtype && !shape.opaque)
     value = value.to(shape.dtype);
   // The trace took its size for another one: an error of this call.
@@ -93,6 +102,7 @@ void store_result(const ExternCall& c, size_t i, at::Tensor value, Run& run) {
   const StorageKind storage = p.plan.tensors[t].storage;
   if (storage != StorageKind::kExtern && storage != StorageKind::kFrozen) {
     at::Tensor target = tensor_of(run, t);
+    if (c.begins) wait_for(value);
     if (!value.is_same(target)) target.copy_(value);
     return;
   }
@@ -100,7 +110,10 @@ void store_result(const ExternCall& c, size_t i, at::Tensor value, Run& run) {
   if (!shape.opaque) {
     // The plan counts on memory that nothing else sees, with the strides that kernels were built for.
     const bool strides = shape.same_strides(value);
-    if (!(old.defined() && value.is_same(old)) && (!strides || !is_unique(value) || value._is_zerotensor())) {
+    // (A collective's result is also held by what fills it.)
+    if (!(old.defined() && value.is_same(old)) &&
+        (!strides || (!c.begins && !is_unique(value)) || value._is_zerotensor())) {
+      if (c.begins) wait_for(value);
       at::Tensor own = shape.empty();
       own.copy_(value);
       value = std::move(own);

@@ -195,12 +195,9 @@ std::string flashover_name(const c10::OperatorName& name) {
 }
 
 Operator digest(const c10::OperatorHandle& handle) {
-  Operator op{flashover_name(handle.operator_name()), handle, {}, {}, false, nullptr, ""};
+  Operator op{flashover_name(handle.operator_name()), handle, {}, {}, false, nullptr};
   const c10::FunctionSchema& schema = handle.schema();
-  if (!op::is_aten(op.name)) {
-    op.gone = std::make_shared<std::atomic<bool>>(false);
-    op.schema = c10::toString(schema);
-  }
+  if (!op::is_aten(op.name)) op.gone = std::make_shared<std::atomic<bool>>(false);
   for (const c10::Argument& a : schema.arguments()) {
     op.args.push_back(spec_of(a));
     op.any_written |= op.args.back().written;
@@ -241,9 +238,9 @@ c10::OperatorHandle handle_of(const Operator& op) {
     return op.handle;
   const Operator* next = find_operator(op.name);
   TORCH_CHECK(next != nullptr, "flashover: the operator ", op.name, ", which a compiled function calls, was removed.");
-  TORCH_CHECK(next->schema == op.schema, "flashover: the operator ", op.name,
-              ", which a compiled function calls, was defined anew since: ", next->schema, ", before ", op.schema,
-              ". Compile the function again, or call flashover.reset().");
+  TORCH_CHECK(next->args == op.args && next->returns == op.returns, "flashover: the operator ", op.name,
+              ", which a compiled function calls, was defined anew since, with another schema. Compile the function "
+              "again, or call flashover.reset().");
   return next->handle;
 }
 

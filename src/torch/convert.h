@@ -67,6 +67,7 @@ struct ArgSpec {
   bool written = false;           // (a!)
   int16_t alias = -1;             // of a return: the argument in whose alias set it is
   int32_t fixed_length = 0;       // int[2]
+  bool operator==(const ArgSpec&) const = default;
 };
 
 // One registered operator, with its schema digested. Never freed; find by name or by handle.
@@ -77,12 +78,11 @@ struct Operator {
   bool any_written = false;
   // Null for torch's own. Set when torch has removed it: its library was let go, as by a notebook's cell that runs again.
   std::shared_ptr<std::atomic<bool>> gone;
-  std::string schema;  // where there is `gone`
 };
 // Null when torch has no such operator (or it has no schema).
 const Operator* find_operator(std::string_view name);
-// The handle to call, which is that of a successor of the same schema where the operator is gone; raises a RuntimeError
-// where there is none.
+// The handle to call, which is that of a successor that takes and returns the same where the operator is gone; raises a
+// RuntimeError where there is none.
 c10::OperatorHandle handle_of(const Operator& op);
 uint64_t removed_operators();  // how many torch has removed: the next of that name may be another, at the same address
 std::string flashover_name(const c10::OperatorName& name);  // aten::add.Tensor -> aten.add.Tensor

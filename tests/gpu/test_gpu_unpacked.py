@@ -47,7 +47,7 @@ def test_few_rows(program: Callable[..., Tensor], dtype: torch.dtype, outer: int
     torch.manual_seed(0)
     q = weight(outer, inner, dtype)
     scale = torch.rand(outer, device="cuda").bfloat16() / 64
-    for rows in (3, 16, 17, 64, 128):
+    for rows in (2, 16, 17, 32, 33):
         x = torch.randn(rows, inner, device="cuda").bfloat16()
         with torch.no_grad():
             got = flashover.compile(program, fullgraph=True)(x, q, scale)
@@ -66,7 +66,7 @@ def library_calls(rows: int, **options: bool) -> int:
 
 
 def test_which_have_one_kernel() -> None:
-    assert [library_calls(rows) for rows in (3, 128, 129)] == [0, 0, 1]
+    assert [library_calls(rows) for rows in (2, 32, 33)] == [0, 0, 1]
     assert library_calls(8, strict_numerics=True) == 1
 
 

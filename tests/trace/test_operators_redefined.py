@@ -108,3 +108,25 @@ def test_a_compiled_function_outlives_an_operator() -> None:
     gc.collect()
     with pytest.raises(RuntimeError, match=r"flashover_redefined_gone\.foo\.default.* was removed"):
         fast(torch.ones(3))
+
+
+def test_operators_defined_in_a_compiled_function() -> None:
+    """Once, however often the function is captured."""
+
+    def program(x: Tensor, factor: float) -> Tensor:
+        library = torch.library.Library(f"{NAMESPACE}_inside", "FRAGMENT")
+        library.define("foo(Tensor x) -> Tensor")
+        torch.library.register_fake(f"{NAMESPACE}_inside::foo", torch.empty_like, lib=library)
+        library.impl("foo", lambda x: x * factor, "CPU")
+        op = getattr(torch.ops, f"{NAMESPACE}_inside").foo
+        torch.library.opcheck(op.default, (x,))
+        with torch._subclasses.FakeTensorMode():
+            assert op(torch.randn(3)).shape == (3,)
+        result = op(x) + 1
+        library._destroy()
+        delattr(torch.ops, f"{NAMESPACE}_inside")
+        return result
+
+    fast = flashover.compile(program)
+    for factor in (2.0, 3.0, 4.0):
+        torch.testing.assert_close(fast(torch.ones(3), factor), torch.full((3,), factor + 1))
