@@ -249,7 +249,7 @@ ProductTile tile_of_few_rows(const Product& p, int processors) {
   ProductTile t{.m = 16, .n = 64, .k = 128, .warps = 4, .stages = 4};
   while (t.m < p.m) t.m *= 2;
   while (t.n > 16 && 10 * ((p.n + t.n - 1) / t.n) < 9 * static_cast<int64_t>(processors)) t.n /= 2;
-  if (t.n < 64) t.k = 256;
+  if (t.n < 64 && t.m == 16) t.k = 256;  // (more would not fit the shared memory of an sm_86)
   return t;
 }
 

@@ -169,8 +169,8 @@ FAULTS: list[Fault] = [
     # What is guarded of a tensor.
     Fault("a tensor's class ignored", GUARDS, [(TENSOR, "if (Py_TYPE(object) != s.type) return false;",
           'if (Py_TYPE(object) != s.type && !(fault("a tensor\'s class ignored") && is_tensor(object))) return false;')]),
-    Fault("a tensor's dispatch keys ignored", GUARDS, [(TENSOR, "t->key_set().raw_repr() != s.keys ||",
-          '(t->key_set().raw_repr() != s.keys && !fault("a tensor\'s dispatch keys ignored")) ||')]),
+    Fault("a tensor's dispatch keys ignored", GUARDS, [(TENSOR, "!t || t->key_set().raw_repr() != s.keys)",
+          '!t || (t->key_set().raw_repr() != s.keys && !fault("a tensor\'s dispatch keys ignored")))')]),
     Fault("a tensor's dtype ignored", GUARDS, [(TENSOR, "static_cast<int8_t>(t->dtype().toScalarType()) != s.dtype ||",
           '(static_cast<int8_t>(t->dtype().toScalarType()) != s.dtype && !fault("a tensor\'s dtype ignored")) ||')]),
     Fault("a tensor's requires_grad ignored", [*GUARDS, *TRAINING],
