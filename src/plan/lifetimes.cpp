@@ -8,9 +8,8 @@ namespace flashover::plan {
 
 namespace {
 
-constexpr std::string_view kCollectives = "_c10d_functional.", kWait = "_c10d_functional.wait_tensor.default";
+constexpr std::string_view kWait = "_c10d_functional.wait_tensor.default";
 
-// A collective reads and writes while the steps behind it run, until somebody waits for its result.
 size_t end_of_collective(const Plan& p, const std::vector<Step>& steps, size_t begun) {
   std::vector<TensorId> results;
   for_each_write(steps[begun], [&](TensorId t) { results.push_back(root(p, t)); });
@@ -25,11 +24,12 @@ size_t end_of_collective(const Plan& p, const std::vector<Step>& steps, size_t b
 
 }  // namespace
 
+bool begins_collective(std::string_view op) { return op.starts_with("_c10d_functional.") && op != kWait; }
+
 static std::vector<Lifetime> lifetimes_over(const Plan& p, const std::vector<Step>& steps) {
   std::vector<Lifetime> life(p.tensors.size());
   for (size_t i = 0; i < steps.size(); ++i) {
-    const bool goes_on = steps[i].op.starts_with(kCollectives) && steps[i].op != kWait;
-    const auto last = static_cast<int32_t>(goes_on ? end_of_collective(p, steps, i) : i);
+    const auto last = static_cast<int32_t>(begins_collective(steps[i].op) ? end_of_collective(p, steps, i) : i);
     const auto touch = [&](TensorId t) {
       Lifetime& l = life[root(p, t)];
       if (l.first < 0) l.first = static_cast<int32_t>(i);

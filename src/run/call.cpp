@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/pages.h"
 #include "ops/names.h"
+#include "plan/lifetimes.h"
 #include "run/cuda/driver.h"
 #include "run/untracked_writers.h"
 
@@ -113,7 +114,7 @@ ExternCall prepare(const plan::Step& s) {
   call.data_sized = ops::find(s.op)->data_sized;
   call.out_variant = s.out_variant;
   call.writes = s.writes;
-  call.begins = call.op->name.starts_with("_c10d_functional.") && !call.op->name.ends_with(".wait_tensor.default");
+  call.begins = plan::begins_collective(call.op->name);
   call.may_keep = !op::is_aten(call.op->name) && may_write_untold(call.op->name);
   const size_t given = s.args.size() + (s.out_variant ? s.writes.size() : 0);
   if (given != call.op->args.size())

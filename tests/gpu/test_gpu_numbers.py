@@ -9,18 +9,12 @@ from typing import Any
 import pytest
 import torch
 from comparing import differ
+from number_programs import written_behind
 from torch import Tensor
 
 import flashover
 
 pytestmark = pytest.mark.gpu
-
-
-def written_behind(x: Tensor) -> Any:
-    total = x.sum()
-    first = total.item()
-    total.add_(1)
-    return first, total.item(), total * first
 
 
 def written_to_memory(x: Tensor) -> Any:

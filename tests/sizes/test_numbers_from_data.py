@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from comparing import differ
+from number_programs import written_behind
 from torch import Tensor
 
 import flashover
@@ -30,13 +31,6 @@ def kept(x: Tensor) -> Tensor:
     KEPT.by_name["max"] = x.max().item()
     KEPT.all.append(int(x.long().sum()))
     return x + 1
-
-
-def written_behind(x: Tensor) -> Any:
-    total = x.sum()
-    first = total.item()
-    total.add_(1)
-    return first, total.item(), total * first
 
 
 def in_a_loop(x: Tensor) -> Any:
