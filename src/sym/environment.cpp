@@ -11,6 +11,7 @@
 #include "sym/found.h"
 #include "sym/implied.h"
 #include "sym/quotient.h"
+#include "sym/rises.h"
 #include "sym/simplest.h"
 #include "sym/terms.h"
 
@@ -89,27 +90,6 @@ Expr with_bounds(Expr e, const Bounds& least, const Bounds& most, const Environm
     }
     return within(variable, from, most);
   });
-}
-
-// Whether it is nowhere less for a larger number in the place of its variables.
-bool grows(Expr e) {
-  const auto parts = e.operands();
-  switch (e.kind()) {
-    case Kind::kConst:
-    case Kind::kVar:
-      return true;
-    case Kind::kAdd:
-    case Kind::kMin:
-    case Kind::kMax:
-      return std::ranges::all_of(parts, grows);
-    case Kind::kMul:
-      return parts.size() == 2 && parts[0].is_const() && parts[0].value() > 0 && grows(parts[1]);
-    case Kind::kFloorDiv:
-      return parts[1].is_const() && parts[1].value() > 0 && grows(parts[0]);
-    case Kind::kMod:
-      return false;
-  }
-  return false;
 }
 
 // How difference and 0 stand where sizes are replaced by larger ones. Loops over the sizes go first, since they are
@@ -305,6 +285,7 @@ struct Environment::Learned {
   size_t guards = 0, solved = 0, bounds = 0;  // so many there were
   size_t changes = 0;                         // of what is looked at as a whole, and not fact by fact
   std::vector<PreparedFact> facts, presumed;  // the guards, canonical; and of sizes that are presumed to be larger
+  std::vector<PreparedFact> opened;           // what is presumed itself
   Bounds least, most;                         // that they leave of sizes
   std::unordered_map<Expr, Expr> canonical;
   std::optional<std::vector<AskedGuard>> simplest[2];  // canonical_guards()
@@ -573,6 +554,8 @@ std::optional<bool> Environment::by_facts(Relation r, Expr a, Expr b, size_t fir
   Question of_larger(r, presumed(a - b));
   for (size_t i = first; i < facts.size(); ++i)
     if (const auto answer = of_larger.answer_by(learned_->presumed[i])) return answer;
+  for (const PreparedFact& fact : learned_->opened)
+    if (const auto answer = question.answer_by(fact)) return answer;
   return std::nullopt;
 }
 
@@ -609,35 +592,41 @@ bool Environment::is_large(Expr e) const {
   return known(Relation::kLessEqual, Expr(kLeastPresumed), e) == true;
 }
 
+bool Environment::has_steps(Expr e) const {
+  std::vector<Expr> variables;
+  if (!steps_.empty()) collect_vars(e, variables);
+  return std::ranges::any_of(variables, [&](Expr v) {
+    const std::optional<int> symbol = size_symbol_index(v);
+    return symbol && steps_.contains(*symbol);
+  });
+}
+
 Expr Environment::settled(Expr e) {
   e = canonical(e);
   if (e.is_const() || size_symbol_index(e) || has_data_size(e)) return e;
-  int64_t least = kSizeSymbolRange.lo;
-  if (!is_large(e)) least = opens && now(e) == 1 && open(e) ? 1 : kLeastPresumed;
+  const bool large = is_large(e);
+  const bool opened = opens && now(e) > 0 && (!large || has_steps(e)) && open(e);
+  const int64_t least = large || opened ? kSizeSymbolRange.lo : kLeastPresumed;
   return holds(Relation::kLessEqual, Expr(least), e) ? canonical(e) : Expr(specialize(e));
 }
 
 Expr Environment::presumed(Expr e) const { return with_bounds(e, learned().least, learned().most, &steps_); }
 
-// From where on its only symbol makes more than one element of it.
+// Presumes that its only symbol makes more than one element of it, and notes from where on that is so.
 bool Environment::open(Expr e) {
-  constexpr int64_t kMost = int64_t{1} << 40;
+  // What is more in this call is opened for the sake of a few small sizes: each costs the trace a look.
+  constexpr int64_t kNear = 8;
   std::vector<Expr> variables;
   collect_vars(e, variables);
   const std::optional<int> symbol = variables.size() == 1 ? size_symbol_index(variables[0]) : std::nullopt;
-  if (!symbol || has_data_size(e) || !grows(e)) return false;
-  const auto is_more = [&](int64_t size) { return evaluate(e, [size](Expr) { return size; }) > 1; };
-  int64_t below = now(variables[0]), from = std::max<int64_t>(2 * below, kLeastPresumed);
-  while (from < kMost && !is_more(from)) from *= 2;
-  if (!is_more(from)) return false;
-  while (from - below > 1) {
-    const int64_t middle = below + (from - below) / 2;
-    (is_more(middle) ? from : below) = middle;
-  }
-  if (from > kLeastPresumed) steps_[*symbol].insert(from);
+  if (!symbol || has_data_size(e) || std::ranges::find(opened_, e) != opened_.end()) return false;
+  const std::optional<std::vector<int64_t>> rises = rises_of(e, variables[0], kLeastPresumed);
+  if (!rises || (now(e) > 1 && !rises->empty() && rises->back() > kNear)) return false;
+  if (!rises->empty()) steps_[*symbol].insert(rises->begin(), rises->end());
   opened_.push_back(e);
   learned_->presumed.clear();
   ++learned_->changes;
+  if (!is_large(e)) learned_->opened.emplace_back(SizeGuard{Relation::kLessEqual, Expr(kLeastPresumed), e});  // it is, but nothing shows it
   return true;
 }
 

@@ -146,6 +146,7 @@ class Environment {
   Expr by_symbols(Expr e) const;
   bool is_large(Expr e) const;  // where all symbols are
   bool open(Expr e);
+  bool has_steps(Expr e) const;  // one of its symbols
   Expr presumed(Expr e) const;
   bool holds_usually(Relation r, Expr a, Expr b);
   bool cannot_be(Expr difference) const;

@@ -33,6 +33,10 @@ struct Below {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKey::TESTING_ONLY_GenericWrapper};
 };
 
+// Where ATen's own form of an operator is looked for.
+constexpr c10::DispatchKeySet kAfterOurs(c10::DispatchKeySet::FULL_AFTER,
+                                         c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+
 // Our own form of an operator. A tensor of a class that sees operators is to see what it sees in eager.
 template <typename Op, auto form, typename Schema = typename Op::schema>
 struct OwnForm;
@@ -40,9 +44,7 @@ template <typename Op, auto form, typename Result, typename... Args>
 struct OwnForm<Op, form, Result(Args...)> {
   static Result call(c10::DispatchKeySet keys, Args... args) {
     if ((is_wrapper(args) || ...))
-      return Op::redispatch(
-          keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::TESTING_ONLY_GenericWrapper),
-          args...);
+      return Op::redispatch(keys & kAfterOurs, args...);
     if constexpr (std::is_invocable_v<decltype(form), c10::DispatchKeySet, Args...>) {
       return form(keys, args...);
     } else {

@@ -14,6 +14,7 @@
 #include <ATen/ops/cov.h>
 #include <ATen/ops/diagonal_copy.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/einsum.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/istft.h>
 #include <ATen/ops/lstm.h>
@@ -304,6 +305,15 @@ at::Tensor diagonal_copy(const at::Tensor& self, int64_t offset, int64_t dim1, i
   return at::diagonal_copy(self, offset, dim1, dim2);
 }
 
+// ATen looks which sizes are one, since these need no product; for the result it is all the same. (Operands of other
+// sizes beside them are another program: that sizes are equal is asked for.)
+at::Tensor einsum(c10::DispatchKeySet keys, c10::string_view equation, at::TensorList operands,
+                  at::OptionalIntArrayRef path) {
+  std::optional<sym::PresumeScope> presume;
+  if (any_symbolic(operands)) presume.emplace();
+  return at::_ops::einsum::redispatch(keys & kAfterOurs, equation, operands, path);
+}
+
 at::Tensor cov(const at::Tensor& self, int64_t correction, const std::optional<at::Tensor>& fweights,
                const std::optional<at::Tensor>& aweights) {
   const bool weighted = (fweights && fweights->defined()) || (aweights && aweights->defined());
@@ -324,9 +334,7 @@ at::Tensor new_zeros_alike(c10::DispatchKeySet keys, const at::Tensor& self, con
   const auto* impl = trace_impl(other);
   if (!any_symbolic(other) || !impl->is_contiguous() || batch_dims < 0 || batch_dims > self.dim())
     // (What wraps others calls it again for what is inside.)
-    return at::_ops::_new_zeros_with_same_feature_meta::redispatch(
-        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::TESTING_ONLY_GenericWrapper),
-        self, other, batch_dims);
+    return at::_ops::_new_zeros_with_same_feature_meta::redispatch(keys & kAfterOurs, self, other, batch_dims);
   std::vector<c10::SymInt> sizes(self.sym_sizes().begin(), self.sym_sizes().begin() + batch_dims);
   for (const c10::SymInt& s : other.sym_sizes()) sizes.push_back(s);
   return at::zeros_symint(sizes, other.options());
@@ -349,6 +357,7 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   own<at::_ops::chunk, chunk>(m, "chunk");
   own<at::_ops::diagonal_copy, diagonal_copy>(m, "diagonal_copy");
   own<at::_ops::cov, cov>(m, "cov");
+  own<at::_ops::einsum, einsum>(m, "einsum");
   own<at::_ops::_new_zeros_with_same_feature_meta, new_zeros_alike>(m, "_new_zeros_with_same_feature_meta");
 }
 

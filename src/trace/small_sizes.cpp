@@ -390,6 +390,8 @@ std::vector<Alternative> ranges_of(Expr symbol, const sym::Environment& sizes) {
   return out;
 }
 
+sym::SizeGuard more_than_one(Expr e) { return {sym::Relation::kLessEqual, Expr(sym::kLeastPresumed), e}; }
+
 // What may be small: of the first symbols zeros and ones, of all what operators made of them.
 Candidates candidates_of(sym::Environment& sizes) {
   Candidates out;
@@ -402,7 +404,7 @@ Candidates candidates_of(sym::Environment& sizes) {
       c.alternatives.insert(c.alternatives.begin(),
                             {{Alternative::Kind::kZero, 0, 0}, {Alternative::Kind::kOne, 1, 1}});
     else
-      sizes.require({sym::Relation::kLessEqual, Expr(sym::kLeastPresumed), s}, "");
+      sizes.require(more_than_one(s), "");
     if (!c.alternatives.empty()) out.push_back(std::move(c));
   }
   return out;
@@ -474,8 +476,10 @@ bool Recorder::can_view(const at::Tensor& t, const Sizes& sizes) const {
 // As SmallReplay's; nullopt: the symbols are never so together.
 std::optional<int64_t> Recorder::first_difference(const std::vector<std::pair<Expr, Expr>>& small) const {
   try {
-    const auto facts = facts_with(sizes_->facts(), small);
+    auto facts = facts_with(sizes_->facts(), small);
     if (!facts) return std::nullopt;
+    for (Expr e : sizes_->opened())
+      if (!mentions(e, small)) facts->push_back(more_than_one(e));
     const sym::AssumeScope assume(*facts, sizes_->steps());
     const sym::PresumeScope presume;  // the other symbols are larger
     return SmallReplay(*this, small).first_difference();
@@ -492,7 +496,7 @@ void Recorder::admit_small_sizes() {
   const auto stands = [&](Expr e) { return sizes_->canonical(e) == e; };
   if (choices > kMostChoices || !std::ranges::all_of(sizes_->opened(), stands)) {
     // Too many to be looked at, or their symbols stand for something else by now.
-    for (Expr e : sizes_->opened()) sizes_->require({sym::Relation::kLessEqual, Expr(sym::kLeastPresumed), e}, "");
+    for (Expr e : sizes_->opened()) sizes_->require(more_than_one(e), "");
     for (Candidate& c : candidates)
       std::erase_if(c.alternatives, [](const Alternative& a) { return a.kind == Alternative::Kind::kRange; });
   }

@@ -10,19 +10,36 @@
 namespace flashover::ops::aten {
 namespace {
 
-// ATen's computeStride.
+// How many of the view's dimensions, the last of those before `left`, have as many elements as a chunk. Nothing is asked
+// for that: it is so whichever of them have one element. nullopt: not known.
+std::optional<size_t> filling(const Sizes& sizes, size_t left, Expr tensor_numel) {
+  Expr view_numel = 1;
+  for (size_t count = 0;; ++count) {
+    if (sym::follows(sym::Relation::kEqual, view_numel, tensor_numel)) return count;
+    if (count == left) return std::nullopt;
+    view_numel *= sizes[left - count - 1];
+  }
+}
+
+// ATen's computeStride. Where some of the view's dimensions are known to fill a chunk that may end here, it makes no
+// difference whether it does.
 std::optional<Sizes> strides_of_view(const TensorType& t, const Sizes& sizes) {
   if (t.rank() == 0) return Sizes(sizes.size(), Expr(1));
   if (has_zero_size(t)) return same_sizes(t.sizes, sizes) ? t.strides : contiguous_strides(sizes);
   Sizes result(sizes.size());
   size_t left = sizes.size();  // dimensions of the view without a stride
-  Expr base = t.strides.back(), tensor_numel = 1, view_numel = 1;
+  Expr base = t.strides.back(), tensor_numel = 1;
   for (size_t d = t.rank(); d-- > 0;) {
     tensor_numel *= t.sizes[d];
-    if (d != 0 && (t.sizes[d - 1].is_const(1) || sym::known_eq(t.strides[d - 1], tensor_numel * base))) continue;
+    const Expr next = tensor_numel * base;
+    if (d != 0 && (t.sizes[d - 1].is_const(1) || sym::follows(sym::Relation::kEqual, t.strides[d - 1], next))) continue;
+    const std::optional<size_t> filled = filling(sizes, left, tensor_numel);
+    if (d != 0 && !filled && sym::known_eq(t.strides[d - 1], next)) continue;
+    const size_t known = left - filled.value_or(0);
+    Expr view_numel = 1;
     const auto goes_on = [&] {
       const sym::LayoutScope layout;
-      return sizes[left - 1].is_const(1) || sym::known_lt(view_numel, tensor_numel);
+      return left > known || sizes[left - 1].is_const(1) || (!filled && sym::known_lt(view_numel, tensor_numel));
     };
     while (left > 0 && goes_on()) {
       --left;
@@ -32,7 +49,7 @@ std::optional<Sizes> strides_of_view(const TensorType& t, const Sizes& sizes) {
     if (!sym::known_eq(view_numel, tensor_numel)) return std::nullopt;
     if (d > 0) {
       base = t.strides[d - 1];
-      tensor_numel = view_numel = 1;
+      tensor_numel = 1;
     }
   }
   if (left != 0) return std::nullopt;
