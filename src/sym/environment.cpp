@@ -626,7 +626,9 @@ bool Environment::open(Expr e) {
   opened_.push_back(e);
   learned_->presumed.clear();
   ++learned_->changes;
-  if (!is_large(e)) learned_->opened.emplace_back(SizeGuard{Relation::kLessEqual, Expr(kLeastPresumed), e});  // it is, but nothing shows it
+  if (!is_large(e))
+    learned_->opened.emplace_back(
+        SizeGuard{Relation::kLessEqual, Expr(kLeastPresumed), e});  // it is, but nothing shows it
   return true;
 }
 

@@ -9,7 +9,7 @@
 namespace flashover::sym {
 namespace {
 
-constexpr int64_t kMostLooked = 4096;           // sizes that are looked at one by one
+constexpr int64_t kMostLooked = 4096;            // sizes that are looked at one by one
 constexpr int64_t kMostSize = int64_t{1} << 40;  // that is looked at where the expression grows
 constexpr size_t kMostRises = 8;
 

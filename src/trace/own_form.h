@@ -43,8 +43,7 @@ struct OwnForm;
 template <typename Op, auto form, typename Result, typename... Args>
 struct OwnForm<Op, form, Result(Args...)> {
   static Result call(c10::DispatchKeySet keys, Args... args) {
-    if ((is_wrapper(args) || ...))
-      return Op::redispatch(keys & kAfterOurs, args...);
+    if ((is_wrapper(args) || ...)) return Op::redispatch(keys & kAfterOurs, args...);
     if constexpr (std::is_invocable_v<decltype(form), c10::DispatchKeySet, Args...>) {
       return form(keys, args...);
     } else {

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "frame/interpret/calls.h"
+#include "frame/interpret/instructions.h"
 #include "frame/interpret/made_tensor.h"
 #include "frame/interpret/native.h"
 
@@ -326,6 +327,59 @@ bool takes_numbers(std::string_view name) {
   return kNames.contains(name);
 }
 
+// max, min, sum: what they compare or add is worked out before, one after the other.
+bool is_fold(PyObject* f) {
+  if (!PyCFunction_Check(f) || PyCFunction_GET_SELF(f) == nullptr || !PyModule_Check(PyCFunction_GET_SELF(f)))
+    return false;
+  const char* module = PyModule_GetName(PyCFunction_GET_SELF(f));
+  if (module == nullptr) PyErr_Clear();
+  const std::string_view name = name_of_c(f);
+  return module != nullptr && std::strcmp(module, "builtins") == 0 && (name == "max" || name == "min" || name == "sum");
+}
+
+// What an iterator yields, as a list. C would get what the function of a map() returns: it is written as a generator.
+// Null: an error.
+Ref gathered(Interpreter& in, PyObject* iterator) {
+  static PyObject* const each =
+      function_of_ours("def each(f, items):\n    for item in items:\n        yield f(item)\n", "each");
+  Ref state =
+      Ref::steal(Py_TYPE(iterator) == &PyMap_Type ? PyObject_CallMethod(iterator, "__reduce__", nullptr) : nullptr);
+  PyErr_Clear();
+  Ref generator;
+  if (PyObject* parts = state ? PyTuple_GET_ITEM(state.get(), 1) : nullptr;
+      parts != nullptr && PyTuple_GET_SIZE(state.get()) == 2 && PyTuple_GET_SIZE(parts) == 2) {
+    ++in.uninterpreted;
+    PyObject* both[] = {behind_python_function(PyTuple_GET_ITEM(parts, 0)), PyTuple_GET_ITEM(parts, 1)};
+    generator = Ref::steal(PyObject_Vectorcall(each, both, 2, nullptr));
+    --in.uninterpreted;
+    iterator = generator.get();
+  }
+  return Ref::steal(in.call(reinterpret_cast<PyObject*>(&PyList_Type), &iterator, 1, nullptr));
+}
+
+// max(x.shape[0] for x in xs) and its kin, of sizes that are symbols: C would look at each number that an iterator
+// yields. So they are gathered to a list, which those take that know numbers. False: it is something else.
+bool fold_of_iterator(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames,
+                      PyObject** result) {
+  if (nargs < 1 || nargs + keyword_count(kwnames) > 2 || !is_fold(f)) return false;
+  const bool sums = std::strcmp(name_of_c(f), "sum") == 0, more = nargs + keyword_count(kwnames) == 2;
+  const bool named = kwnames != nullptr && PyTuple_GET_SIZE(kwnames) == 1;
+  if (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), sums ? "start" : "default") != 0)
+    return false;
+  if (more && !named && !sums) return false;  // max(a, b)
+  const bool is_list = PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0]);
+  if (!PyGen_CheckExact(args[0]) && Py_TYPE(args[0]) != &PyMap_Type && !(is_list && more)) return false;
+  if (more && sums && !PyLong_CheckExact(args[1])) return false;  // (lists and the like are not added as numbers are)
+  Ref items = gathered(in, args[0]);
+  if (!items || (more && sums && PyList_Insert(items.get(), 0, args[1]) < 0)) {
+    *result = nullptr;
+    return true;
+  }
+  PyObject* one[] = {items.get()};
+  *result = more && !sums && PyList_GET_SIZE(items.get()) == 0 ? Py_NewRef(args[1]) : in.call(f, one, 1, nullptr);
+  return true;
+}
+
 }  // namespace
 
 bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames,
@@ -351,6 +405,7 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
       return (*result = PyObject_CallOneArg(f, number.get())) != nullptr;
     }
   }
+  if (fold_of_iterator(*this, f, args, nargs, kwnames, result)) return true;
   if (!numbers.any()) return false;
   const size_t count = nargs + keyword_count(kwnames);
   bool any = numbers.holds(f);
