@@ -130,3 +130,68 @@ def test_operators_defined_in_a_compiled_function() -> None:
     fast = flashover.compile(program)
     for factor in (2.0, 3.0, 4.0):
         torch.testing.assert_close(fast(torch.ones(3), factor), torch.full((3,), factor + 1))
+
+
+def test_decorators_that_register_in_a_compiled_function() -> None:
+    """Each takes effect once, also where the call is captured anew behind a break."""
+
+    def program(x: Tensor, factor: float) -> Tensor:
+        library = torch.library.Library(f"{NAMESPACE}_decorated", "FRAGMENT")
+        name = f"{NAMESPACE}_decorated::foo"
+        torch.library.define(name, "(Tensor x) -> Tensor", lib=library)
+
+        @torch.library.impl(name, "CPU", lib=library)
+        def foo(x: Tensor) -> Tensor:
+            return x * factor
+
+        @torch.library.define(library, "bar(Tensor x) -> Tensor")  # type: ignore[arg-type]
+        def bar(x: Tensor) -> Tensor:
+            return x + factor
+
+        space = getattr(torch.ops, f"{NAMESPACE}_decorated")
+        result = space.foo(x) + space.bar(x)
+        library._destroy()
+        delattr(torch.ops, f"{NAMESPACE}_decorated")
+        return result
+
+    fast = flashover.compile(program)
+    for factor in (2.0, 3.0, 4.0):
+        torch.testing.assert_close(fast(torch.ones(3), factor), torch.full((3,), 2 * factor + 1))
+
+
+def test_a_function_that_is_made_to_take_lists() -> None:
+    """The decorator puts its own functions into the class, around those that are there."""
+    from torch._library.autograd import supports_tensorlist
+
+    def program(xs: list[Tensor]) -> Tensor:
+        @supports_tensorlist
+        class Stack(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, xs: list[Tensor]) -> Tensor:  # type: ignore[override]
+                return torch.stack(xs)
+
+            @staticmethod
+            def backward(ctx: Any, grad: Tensor) -> list[Tensor]:  # type: ignore[override]
+                return list(grad.unbind(0))
+
+        return Stack.apply(xs)
+
+    fast = flashover.compile(program)
+    for _ in range(2):
+        xs = [torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=True)]
+        fast(xs).pow(2).sum().backward()
+        assert [x.grad.tolist() for x in xs] == [[2.0, 2.0], [0.0, 0.0]]
+
+
+def test_an_operator_made_by_each_call() -> None:
+    def program(x: Tensor, factor: float) -> Tensor:
+        @torch.library.custom_op(f"{NAMESPACE}_each::scaled", mutates_args=())
+        def scaled(x: Tensor) -> Tensor:
+            return x * factor
+
+        scaled.register_fake(torch.empty_like)
+        return scaled(x) + 1
+
+    fast = flashover.compile(program)
+    for factor in (2.0, 3.0, 4.0):
+        torch.testing.assert_close(fast(torch.ones(3), factor), torch.full((3,), factor + 1))

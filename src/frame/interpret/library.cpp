@@ -115,21 +115,55 @@ bool calls_what_it_is_given(_PyInterpreterFrame* frame) {
          frame->localsplus[1] != nullptr && PyCallable_Check(frame->localsplus[1]) != 0;
 }
 
-bool talks_to_the_outside(PyCodeObject* code) {
-  for (const char* name : {"print_tb", "print_exception", "print_exc", "print_last", "print_stack", "print_list",
-                           "extract_stack", "format_stack", "walk_stack", "stack", "getouterframes", "reveal_type"})
-    if (PyUnicode_CompareWithASCIIString(code->co_name, name) == 0) return true;
-  // What registers operators and kernels: a call that is captured again would do so twice. (opcheck traces them itself.)
+namespace {
+// What registers operators and kernels, or changes the class that it decorates: a call that is captured again would do
+// so twice, and one that was compiled never again. (opcheck traces the operators itself.)
+bool registers(PyCodeObject* code) {
+  struct Registration {
+    std::string_view file;
+    std::string_view starts;  // of the function's qualified name
+  };
+  // (The two of library.py named _ take a Library first: define and impl are functools.singledispatch.)
+  static constexpr Registration kRegistrations[] = {
+      {"/torch/library.py", "Library."},
+      {"/torch/library.py", "register_"},
+      {"/torch/library.py", "_register_"},
+      {"/torch/library.py", "define"},
+      {"/torch/library.py", "impl"},
+      {"/torch/library.py", "_impl"},
+      {"/torch/library.py", "_.<locals>."},
+      {"/torch/library.py", "opcheck"},
+      {"/torch/_library/custom_ops.py", "custom_op"},
+      {"/torch/_library/custom_ops.py", "CustomOpDef.register_"},
+      {"/torch/_library/custom_ops.py", "CustomOpDef.set_kernel_enabled"},
+      {"/torch/_library/triton.py", "triton_op"},
+      {"/torch/_library/autograd.py", "supports_tensorlist"},
+      {"/torch/_library/fake_class_registry.py", "register_fake_class"},
+      {"/torch/_library/fake_class_registry.py", "deregister_fake_class"},
+      {"/torch/_library/opaque_object.py", "register_opaque_type"},
+  };
   const char* function = PyUnicode_AsUTF8(code->co_qualname);
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (function == nullptr || file == nullptr) {
     PyErr_Clear();
     return false;
   }
-  if (!std::string_view(file).ends_with("/torch/library.py")) return false;
-  static constexpr std::string_view kActs[] = {"Library.", "register_", "define", "impl", "opcheck"};
-  return std::ranges::any_of(kActs,
-                             [&](std::string_view start) { return std::string_view(function).starts_with(start); });
+  // What is defined in them is a decorator, or a kernel that the dispatcher calls.
+  static constexpr std::string_view kDecorators[] = {"wrap", "register", "register_", "inner", "dec"};
+  std::string_view name = function;
+  if (const size_t defined_in = name.rfind(".<locals>."); defined_in != std::string_view::npos)
+    if (std::ranges::find(kDecorators, name.substr(defined_in + 10)) == std::end(kDecorators)) return false;
+  return std::ranges::any_of(kRegistrations, [=](const Registration& r) {
+    return std::string_view(file).ends_with(r.file) && name.starts_with(r.starts);
+  });
+}
+}  // namespace
+
+bool talks_to_the_outside(PyCodeObject* code) {
+  for (const char* name : {"print_tb", "print_exception", "print_exc", "print_last", "print_stack", "print_list",
+                           "extract_stack", "format_stack", "walk_stack", "stack", "getouterframes", "reveal_type"})
+    if (PyUnicode_CompareWithASCIIString(code->co_name, name) == 0) return true;
+  return registers(code);
 }
 
 }  // namespace flashover::frame
