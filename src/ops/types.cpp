@@ -55,6 +55,7 @@ Sizes contiguous_strides(const Sizes& sizes) {
 }
 
 Sizes strides_where_empty(const TensorType& t) {
+  if (t.opaque) return t.strides;  // it has none
   Sizes out = t.strides;
   std::vector<bool> placed(t.sizes.size());
   sym::Expr span = 1, span_where_empty = 1;

@@ -179,3 +179,18 @@ def test_wrong_lengths_raise_as_in_eager() -> None:
             with pytest.raises(RuntimeError) as got:
                 compiled(x, torch.tensor(wrong))
             assert str(got.value) == str(eager.value)
+
+
+def test_hidden_sizes_that_change_in_training() -> None:
+    """One function over layers of several widths, whose weights change with them."""
+
+    def f(module: nn.LSTM, x: Tensor) -> Tensor:
+        return module(x)[0]
+
+    compiled = flashover.compile(f)
+    for hidden in (4, 5, 6):
+        module, x = nn.LSTM(3, hidden), torch.randn(5, 1, 3)
+        got, want = compiled(module, x), f(module, x)
+        torch.testing.assert_close(got, want)
+        mine = torch.autograd.grad(got.sum(), list(module.parameters()))
+        torch.testing.assert_close(mine, torch.autograd.grad(want.sum(), list(module.parameters())))
