@@ -180,10 +180,24 @@ PyObject** member_slot(PyObject* object, PyObject* name) {
   return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + member->offset);
 }
 
+namespace {
+// pybind11's getters are properties, too.
+bool is_native_getter(PyObject* descr) {
+  if (Py_TYPE(descr) == &PyMemberDescr_Type || Py_TYPE(descr) == &PyGetSetDescr_Type) return true;
+  if (Py_TYPE(descr) != &PyProperty_Type) return false;
+  static PyObject* const fget = PyUnicode_InternFromString("fget");
+  PyObject* getter = PyObject_GetAttr(descr, fget);
+  PyErr_Clear();
+  const bool native = getter && PyCFunction_Check(getter);
+  Py_XDECREF(getter);
+  return native;
+}
+}  // namespace
+
 PyObject* native_attribute(PyObject* object, PyObject* name) {
   PyObject* descr = _PyType_Lookup(Py_TYPE(object), name);
   PyObject* value = nullptr;
-  if (descr && (Py_TYPE(descr) == &PyMemberDescr_Type || Py_TYPE(descr) == &PyGetSetDescr_Type))
+  if (descr && is_native_getter(descr))
     value = Py_TYPE(descr)->tp_descr_get(descr, object, reinterpret_cast<PyObject*>(Py_TYPE(object)));
   if (!value) PyErr_Clear();
   return value;

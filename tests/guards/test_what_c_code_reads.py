@@ -40,3 +40,22 @@ def test_state_that_changes(read: Callable[[], Any]) -> None:
         STATE.k = STATE.inner.k = STATE.items[0] = k
         STATE.pattern = re.compile(f"[{k}-9]")
         assert compiled(torch.ones(2))[1] == read()
+
+
+def defaults(schema: Any) -> list[Any]:
+    return [schema.name, schema.is_mutable, *(a.default_value for a in schema.arguments)]
+
+
+def default(argument: Any) -> Any:
+    return argument.default_value, argument.name, str(argument.type), argument.alias_info
+
+
+def test_what_an_operators_schema_says() -> None:
+    """Of the schema, or the argument, that this call has; another call may have another."""
+    schemas = [torch.ops.aten.leaky_relu.default._schema, torch.ops.aten.add.Tensor._schema]
+    whole, single = flashover.compile(defaults), flashover.compile(default)
+    for schema in schemas * 2:
+        assert whole(schema) == defaults(schema)
+        for argument in schema.arguments:
+            assert single(argument) == default(argument)
+    assert whole.stats().versions == len(schemas)

@@ -110,10 +110,21 @@ bool looks_for_operators(PyTypeObject* t) {
   return false;
 }
 
-// What an operator's schema says; it never changes.
 bool is_of_a_schema(PyTypeObject* t) {
   const std::string_view name = t->tp_name;
   return name == "torch._C.FunctionSchema" || name == "torch._C.Argument" || name == "torch._C._AliasInfo";
+}
+
+// What an operator's schema says. It never changes, but another call may meet another schema. Its arguments are new
+// objects each time that it is asked for them: where one is from before the call, what it says is guarded.
+int lookup_of_schema(Interpreter& in, PyObject* o, PyObject* name, PyObject** out) {
+  const int found = compat::lookup_attribute(o, name, out);
+  if (found != 1 || !in.recorder.is_old(o)) return found;
+  if (is_atom(*out))
+    in.recorder.reach(SourceKind::kSlot, in.recorder.source_of(o), -1, name, *out);
+  else
+    in.recorder.fact(FactKind::kIdentity, in.recorder.source_of(o), o);
+  return found;
 }
 
 // That is torch's own doing and stays: the program finds the attribute there, as every later call will.
@@ -135,7 +146,7 @@ int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
   o = array_of(o);
   if (is_made_array(o)) return array_attribute(o, name, out);
   PyTypeObject* t = Py_TYPE(o);
-  if (is_of_a_schema(t)) return compat::lookup_attribute(o, name, out);
+  if (is_of_a_schema(t)) return lookup_of_schema(*this, o, name, out);
   static PyObject* const getattribute_name = interned("__getattribute__");
   static PyObject* const getattr_name = interned("__getattr__");
   if (t->tp_getattro == PyObject_GenericGetAttr) {
