@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -92,6 +93,23 @@ def test_what_eagers_backward_refuses_is_refused() -> None:
             fast(x, y).backward()
     else:
         torch.testing.assert_close(torch.autograd.grad(fast(x, y), x), (wanted,))
+
+
+IN_PLACE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "elu": lambda x: F.elu_(x.clone(), alpha=-2),
+    "celu": lambda x: F.celu_(x.clone(), alpha=-2),
+    "leaky_relu": lambda x: F.leaky_relu_(x.clone(), -2),
+}
+
+
+@pytest.mark.parametrize("f", IN_PLACE.values(), ids=IN_PLACE)
+def test_falling_slopes_in_place(f: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """The result does not say which side of zero it came from: eager's backward refuses."""
+    x = torch.tensor([-1.0, 1.0], requires_grad=True)
+    y = compiled(f)(x)
+    torch.testing.assert_close(y, f(x))
+    with pytest.raises(RuntimeError, match="call out-of-place version"):
+        y.sum().backward()
 
 
 def test_function_whose_backward_reads_data() -> None:

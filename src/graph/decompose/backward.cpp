@@ -57,15 +57,16 @@ bool gelu_backward(Builder& b, const Node& n, Outs& outs) {
   ValueId pdf = b.mul(b.exp(b.mul(b.mul(x, x), constant(b, x, -0.5))), constant(b, x, M_2_SQRTPI * M_SQRT1_2 * 0.5));
   return done(b, b.mul(g, b.add(cdf, b.mul(x, pdf))), d, outs);
 }
+// The result of a falling slope does not say which side of zero it came from: ATen refuses, and is called to say so.
 bool leaky_relu_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self, slope, self_is_result)
   auto slope = number(arg(n, 2));
-  if (!slope) return false;
+  if (!slope || (flag(arg(n, 3)) && *slope < 0)) return false;
   auto [d, g, x] = pair(b, n);
   return done(b, b.where(b.gt(x, constant(b, x, 0)), g, b.mul(g, constant(b, g, *slope))), d, outs);
 }
 bool elu_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, alpha, scale, input_scale, is_result, self)
   auto alpha = number(arg(n, 1)), scale = number(arg(n, 2)), input = number(arg(n, 3));
-  if (!alpha || !scale || !input) return false;
+  if (!alpha || !scale || !input || (flag(arg(n, 4)) && *alpha < 0)) return false;
   auto [d, g, x] = pair(b, n, 5);
   double low = *alpha * *scale;
   ValueId below = flag(arg(n, 4))
