@@ -205,6 +205,12 @@ def test_unpooling_keeps_the_format() -> None:
         captured_whole(lambda x, index: F.max_unpool2d(x, index, 2), *args)
 
 
+def test_pooling_of_one_image_keeps_its_layout() -> None:
+    image = torch.randn(1, 3, 6, 4, 8).contiguous(memory_format=torch.channels_last_3d)[0]
+    for x in (image, image.contiguous(), image.transpose(1, 2), image[:1]):
+        captured_whole(lambda x: F.max_pool3d(x, 2, return_indices=True), x)
+
+
 def test_eigenvectors_lie_column_by_column() -> None:
     x = torch.tensor([[2.0, 1.0, 0.0], [0.5, -1.0, 1.0], [0.0, 0.25, 4.0]])
     captured_whole(lambda x: torch.linalg.eig(x), x)

@@ -81,6 +81,20 @@ std::optional<Expr> pooled(Expr size, int64_t kernel, int64_t padding, int64_t s
   return out;
 }
 
+// One image of three dimensions, channels last: ATen's max_pool3d lays the result out alike.
+std::optional<Sizes> strides_of_one_image(const TensorType& x, Sizes sizes) {
+  Sizes whole = x.sizes;
+  whole.insert(whole.begin(), Expr(1));
+  const Sizes wanted = *format_strides(whole, MemoryFormat::kChannelsLast3d);
+  for (size_t d = 0; d < x.rank(); ++d)
+    if (!x.sizes[d].is_const(1) && !sym::known_eq(x.strides[d], wanted[d + 1])) return {};
+  if (is_contiguous(x)) return {};
+  sizes.insert(sizes.begin(), Expr(1));
+  Sizes strides = *format_strides(sizes, MemoryFormat::kChannelsLast3d);
+  strides.erase(strides.begin());
+  return strides;
+}
+
 template <size_t n, bool is_max>
 bool pool(In in, Types& outs) {  // (self, kernel, stride, padding, [dilation,] ceil_mode, ...)
   const TensorType* x = tensor(in, 0);
@@ -108,6 +122,8 @@ bool pool(In in, Types& outs) {  // (self, kernel, stride, padding, [dilation,] 
   TensorType out = fresh(*x, x->dtype, sizes);
   if (x->rank() == n + 2 && (is_max || n == 2) && channels_last(*x))
     out.strides = *format_strides(sizes, suggest_format(*x));
+  if (x->rank() == n + 1 && n == 3 && is_max)
+    if (auto strides = strides_of_one_image(*x, sizes)) out.strides = std::move(*strides);
   if (!is_max) return one(outs, std::move(out));
   outs = {out, out};
   outs[1].dtype = DType::kI64;
