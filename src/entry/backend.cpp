@@ -527,7 +527,8 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     if (!request.joint.zeros)
       specialize = [whole](const std::vector<bool>& tangent, const std::vector<bool>& absent) {
         graph::Pruned part = graph::without_tangents(*whole, tangent, absent);
-        return Variant{step_of(std::move(part.graph)), std::move(part.inputs), std::move(part.outputs)};
+        return Variant{step_of(std::move(part.graph)), std::move(part.inputs), std::move(part.outputs),
+                       std::move(part.left_out)};
       };
     return make_training_runner(std::move(p), {}, types, std::move(forward), step_of(*whole), std::move(specialize),
                                 request.version_steps);
@@ -576,7 +577,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
         error.persist();
         throw error;
       }
-      return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
+      return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs), std::move(part.left_out)};
     };
   std::vector<TensorType> forward_types;
   for (const graph::Input& in : graph.inputs) forward_types.push_back(graph.type(in.value));

@@ -310,14 +310,16 @@ class CompiledBackward final : public autograd::Node {
       for (int32_t i : part->inputs) take(static_cast<size_t>(i));
     else
       for (size_t i = 0; i < p.backward_inputs.size(); ++i) take(i);
-    // Nothing needs them again: what was saved goes as the backward reads it, not when it has ended. Other results may
-    // have a backward of their own later, which needs what this one does not read.
+    // Nothing needs them again: what was saved goes as the backward reads it, not when it has ended. But other results
+    // may have a backward of their own later.
     partial_ = part != nullptr;
     if (!keep) {
       for (size_t t = 0; t < given.size(); ++t) spent_[t] = spent_[t] || given[t];
-      if (part) {
+      const bool last = std::ranges::find(spent_, false) == spent_.end();
+      if (part && !last) {
         for (int32_t i : part->inputs)
-          if (p.backward_inputs[i].kind == Source::kSaved) saved_[i].reset_data();
+          if (p.backward_inputs[i].kind == Source::kSaved && !std::ranges::count(part->left_out, i))
+            saved_[i].reset_data();
       } else {
         forget();
       }

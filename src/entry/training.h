@@ -21,10 +21,11 @@ namespace flashover::entry {
 // May let go of inputs when they are not needed any more.
 using Step = std::function<void(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs)>;
 
-// The backward without some tangents; `inputs` and `outputs` are numbers of the whole backward's.
+// The backward without some tangents; `inputs` and `outputs` are numbers of the whole backward's, and so are `left_out`:
+// inputs that the backward of those tangents reads.
 struct Variant {
   Step run;
-  std::vector<int32_t> inputs, outputs;
+  std::vector<int32_t> inputs, outputs, left_out;
 };
 // For each input of the backward: is it a tangent, is it absent. May throw: then zeros stand for absent tangents.
 using Specialize = std::function<Variant(const std::vector<bool>& tangent, const std::vector<bool>& absent)>;

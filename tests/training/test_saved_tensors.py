@@ -27,6 +27,29 @@ def test_retain_graph_and_second_backward() -> None:
         y.sum().backward()
 
 
+def test_two_backwards_that_share_what_was_saved() -> None:
+    """A run for one result frees what only that result's gradients read."""
+
+    def f(v: torch.Tensor, w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        shared = x.sin()
+        return v * shared, w * shared.cos(), (v * w).exp()
+
+    x = torch.randn(3, 2)
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0), (0, 2, 1)):
+        v, w = leaf(3, 2), leaf(3, 2)
+        results = compiled(f)(v, w, x)
+        for i in order:
+            got = torch.autograd.grad(results[i].sum(), (v, w), allow_unused=True)
+            want = torch.autograd.grad(f(v, w, x)[i].sum(), (v, w), allow_unused=True)
+            assert [g is None for g in got] == [g is None for g in want]
+            for a, b in zip(got, want, strict=True):
+                if a is not None:
+                    torch.testing.assert_close(a, b)
+        for i in order:
+            with pytest.raises(RuntimeError, match="second time"):
+                results[i].sum().backward()
+
+
 def test_saved_tensor_hooks() -> None:
     packed: list[torch.Size] = []
     x = leaf(3)

@@ -20,6 +20,23 @@ Arg zero_of(DType d) {
   return 0.0;
 }
 
+// The inputs that nodes of absent tangents read, themselves or computed from the inputs alone.
+std::vector<int32_t> read_by_absent(const Graph& g, const std::vector<Tangent>& state,
+                                    const std::vector<Tangent>& of_node) {
+  std::vector<bool> read(g.values.size());
+  for (size_t i = g.nodes.size(); i-- > 0;) {
+    bool reads = of_node[i] == Tangent::kAbsent;
+    for (ValueId v : g.nodes[i].outs) reads = reads || (v != kNoValue && read[v]);
+    if (!reads) continue;
+    for (const Arg& a : g.nodes[i].args)
+      for_each_ref(a, [&](ValueId v) { read[v] = read[v] || state[v] == Tangent::kFree; });
+  }
+  std::vector<int32_t> out;
+  for (size_t i = 0; i < g.inputs.size(); ++i)
+    if (read[g.inputs[i].value]) out.push_back(static_cast<int32_t>(i));
+  return out;
+}
+
 }  // namespace
 
 Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const std::vector<bool>& absent) {
@@ -54,6 +71,7 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
   const auto real = [&](ValueId v) { return same[v] != kNoValue ? same[v] : v; };
 
   Pruned out{.graph = Graph(g.facts)};
+  out.left_out = read_by_absent(g, state, of_node);
   std::vector<bool> live(g.values.size());
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     const Output& o = g.outputs[i];

@@ -5,7 +5,8 @@
 // are wrong where a saved value is infinite.)
 //
 //   In        a backward graph of partition(), functional or core; which inputs are tangents, and which are absent
-//   Out       the graph of what is left, and which inputs and outputs of the whole graph those of the new one are
+//   Out       the graph of what is left, which inputs and outputs of the whole graph those of the new one are, and which
+//             inputs what is left out reads: a later run for the absent tangents needs those
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -16,7 +17,7 @@ namespace flashover::graph {
 
 struct Pruned {
   Graph graph{kNewProgram};
-  std::vector<int32_t> inputs, outputs;
+  std::vector<int32_t> inputs, outputs, left_out;
 };
 Pruned without_tangents(const Graph& backward, const std::vector<bool>& tangent, const std::vector<bool>& absent);
 

@@ -36,6 +36,24 @@ TEST(Prune, EffectsOfWhatComesStay) {
   EXPECT_EQ(names, (std::vector<std::string>{"test.log.default", "test.count.default", "prim.mul"}));
 }
 
+// Shared by both: read by what is left, too, and computed from before it is read.
+TEST(Prune, TellsWhatTheLeftOutReads) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[4] = input user "tangent"
+    %1 : f32[4] = input user "tangent"
+    %2 : f32[4] = input user "shared"
+    %3 : f32[4] = input user "of the first"
+    %4 : f32[4] = prim.sin(%2)  # a.py:1
+    %5 : f32[4] = prim.mul(%0, %2)  # a.py:2
+    %6 : f32[4] = prim.mul(%5, %3)  # a.py:3
+    %7 : f32[4] = prim.mul(%1, %4)  # a.py:4
+    return %6, %7
+  })");
+  const std::vector<bool> tangent = {true, true, false, false};
+  EXPECT_EQ(without_tangents(g, tangent, {false, true, false, false}).left_out, std::vector<int32_t>{2});
+  EXPECT_EQ(without_tangents(g, tangent, {true, false, false, false}).left_out, (std::vector<int32_t>{2, 3}));
+}
+
 Joint joint_of(const Graph& g, int32_t tangent) {
   Joint j;
   j.present = true;
