@@ -111,6 +111,7 @@ TorchState::TorchState() {
   if (!items_.empty()) {
     autocast_depth_ = autocast_depth().read();
     vmap_depth_ = vmap_depth().read();
+    function_modes_ = function_modes();
   }
   functorch_ = Ref::steal(torch_c("_functorch"));
   if (functorch_) depth_ = Ref::steal(PyObject_CallMethod(functorch_.get(), "get_dynamic_layer_stack_depth", nullptr));
@@ -162,20 +163,28 @@ std::vector<StateChange> TorchState::changes(bool inference_mode) const {
   return out;
 }
 
-// Modes that a capture which was given up has pushed are taken off again.
-void TorchState::function_modes_to_depth() const {
-  static PyObject* const pop = torch_c("_pop_torch_function_stack");
-  for (const Item& item : items_) {
-    if (std::strcmp(item.name, "_len_torch_function_stack") != 0 || pop == nullptr) continue;
-    const long before = PyLong_AsLong(item.value.get());
-    for (int tries = 0; tries < 1000; ++tries) {
-      Ref now = Ref::steal(PyObject_CallNoArgs(item.get));
-      if (!now || PyLong_AsLong(now.get()) <= before) break;
-      Ref popped = Ref::steal(PyObject_CallNoArgs(pop));
-      if (!popped) break;
-    }
-    PyErr_Clear();
-  }
+std::vector<Ref> TorchState::function_modes() {
+  static PyObject *const length = torch_c("_len_torch_function_stack"), *const at = torch_c("_get_function_stack_at");
+  std::vector<Ref> modes;
+  const Ref count = Ref::steal(length != nullptr && at != nullptr ? PyObject_CallNoArgs(length) : nullptr);
+  for (long i = 0, n = count ? PyLong_AsLong(count.get()) : 0; i < n; ++i)
+    modes.push_back(Ref::steal(PyObject_CallFunction(at, "l", i)));
+  PyErr_Clear();
+  return modes;
+}
+
+// A capture that was given up has pushed some, and taken some off for the time of a call.
+void TorchState::restore_function_modes() const {
+  static PyObject *const pop = torch_c("_pop_torch_function_stack"),
+                         *const push = torch_c("_push_on_torch_function_stack");
+  if (pop == nullptr || push == nullptr) return;
+  const std::vector<Ref> now = function_modes();
+  size_t same = 0;
+  while (same < now.size() && same < function_modes_.size() && now[same].get() == function_modes_[same].get()) ++same;
+  for (size_t i = same; i < now.size(); ++i) Ref::steal(PyObject_CallNoArgs(pop));
+  for (size_t i = same; i < function_modes_.size(); ++i)
+    Ref::steal(PyObject_CallOneArg(push, function_modes_[i].get()));
+  PyErr_Clear();
 }
 
 Ref TorchState::value_of(const char* getter) const {
@@ -196,7 +205,7 @@ void TorchState::restore() {
     autocast_depth().restore(autocast_depth_);
     vmap_depth().restore(vmap_depth_);
   }
-  function_modes_to_depth();
+  restore_function_modes();
   for (const Item& item : items_) {
     Ref now = Ref::steal(call(item.get, item.args));
     PyErr_Clear();

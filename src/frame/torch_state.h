@@ -20,7 +20,8 @@ class TorchState {
   std::vector<StateChange> changes(bool inference_mode = false) const;
 
  private:
-  void function_modes_to_depth() const;
+  static std::vector<Ref> function_modes();  // torch's stack of them, the outermost first
+  void restore_function_modes() const;
   bool in_other_transforms() const;
   struct Item {
     const char* name;
@@ -30,6 +31,7 @@ class TorchState {
   };
   std::vector<Item> items_;
   Ref functorch_, depth_;  // torch.func transforms that are entered
+  std::vector<Ref> function_modes_;
   long autocast_depth_ = 0, vmap_depth_ = 0;
 };
 

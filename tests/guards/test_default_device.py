@@ -111,3 +111,24 @@ def test_other_modes_run_eager() -> None:
     with torch.no_grad(), Mode():
         fast(torch.ones(4))
     assert Mode.calls > 0
+
+
+def test_a_capture_that_ends_inside_of_the_mode() -> None:
+    """The mode is taken off its stack while it is called, also by Python code that a capture gives up in."""
+
+    class Layer:
+        def __init__(self) -> None:
+            self.weight = torch.empty(3, 2)
+            self.reset()
+
+        def reset(self) -> None:
+            torch.nn.init.kaiming_uniform_(self.weight)
+
+    def f() -> tuple[torch.device, torch.device]:
+        with torch.device("meta"):
+            layer = Layer()
+        return layer.weight.device, torch.empty(1).device
+
+    fast = flashover.compile(f)
+    for _ in range(2):
+        assert fast() == f()
