@@ -248,3 +248,20 @@ def test_numbers_that_do_not_fit_are_refused_as_eager_refuses_them() -> None:
             f(torch.tensor([0.0, 1.0]))
         with pytest.raises(type(theirs.value)):
             flashover.compile(f)(torch.tensor([0.0, 1.0]))
+
+
+NAMED: dict[str, Any] = {
+    "rename": lambda x: (x.rename("N", "C") + 1).names,
+    "equal": lambda x: torch.equal(x.rename("N", "C"), x.rename("N", "D")),
+    "refine_names": lambda x: x.refine_names("N", "C").align_to("C", "N").sum("N").names,
+    "factory": lambda x: (torch.zeros(2, 3, names=("N", "C")) + x).names,
+}
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "rename"), reason="gone with torch 2.13")
+@pytest.mark.filterwarnings("ignore:Named tensors:UserWarning")
+@pytest.mark.parametrize("f", NAMED.values(), ids=NAMED)
+def test_names_that_the_program_gives(f: Any) -> None:
+    """No graph says them: the call breaks there."""
+    x = torch.ones(2, 3)
+    assert flashover.compile(f)(x) == f(x)

@@ -307,7 +307,8 @@ const char* const kForbiddenTensorMethods[] = {
     "_fix_weakref",   "resize_",         "resize_as_",
     "rename_",        "is_shared",       "new",
     "new_",           "storage_offset",  "is_set_to",
-    "_is_view",       "is_pinned",
+    "_is_view",       "is_pinned",       "rename",
+    "refine_names",   "align_to",        "align_as",
 };
 // torch functions that are not operators on tensors.
 const char* const kForbiddenTensorFunctions[] = {"from_file",
