@@ -175,8 +175,8 @@ std::vector<Ref> TorchState::function_modes() {
 
 // A capture that was given up has pushed some, and taken some off for the time of a call.
 void TorchState::restore_function_modes() const {
-  static PyObject *const pop = torch_c("_pop_torch_function_stack"),
-                         *const push = torch_c("_push_on_torch_function_stack");
+  static PyObject *const pop = torch_c("_pop_torch_function_stack"), *const push =
+                                                                         torch_c("_push_on_torch_function_stack");
   if (pop == nullptr || push == nullptr) return;
   const std::vector<Ref> now = function_modes();
   size_t same = 0;

@@ -501,3 +501,15 @@ def test_numbers_of_numpy_as_arguments() -> None:
         got, want = c(a, scale, n, on), f(a, scale, n, on)
         torch.testing.assert_close(got[:2] + got[4:], want[:2] + want[4:])
         assert [repr(v) for v in got[2:4]] == [repr(v) for v in want[2:4]]
+
+
+def test_arrays_are_no_tensors() -> None:
+    """What stands for them while tracing is one, and shows none of its own attributes."""
+
+    def f(a: Any) -> Any:
+        b = a + 1
+        return b, torch.overrides.is_tensor_like(b), hasattr(b, "__torch_function__"), b.ndim, hasattr(b, "nope")
+
+    got, want = whole(f)(np.ones(3)), f(np.ones(3))
+    assert got[1:] == want[1:]
+    np.testing.assert_array_equal(got[0], want[0])

@@ -189,6 +189,15 @@ PyObject* Interpreter::array_operation(const std::function<PyObject*()>& run,
 
 int Interpreter::array_attribute(PyObject* o, PyObject* name, PyObject** out) {
   ++uninterpreted;
+  if (is_made_array(o)) {  // what stands for the array has attributes of its own (__torch_function__)
+    const Ref type = type_of_array(o);
+    const bool known = !type || _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type.get()), name) != nullptr;
+    PyErr_Clear();
+    if (!known) {
+      --uninterpreted;
+      return 0;
+    }
+  }
   const int found = compat::lookup_attribute(o, name, out);
   --uninterpreted;
   stop_if_declined();
