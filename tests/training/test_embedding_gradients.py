@@ -39,6 +39,20 @@ def test_embedding(rows: int, width: int, index: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("offsets", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
+def test_bags_of_two_types_of_ints(index: torch.dtype, offsets: torch.dtype, mode: str) -> None:
+    """ATen brings both to the wider."""
+    at, starts = torch.tensor([3, 1, 1, 1, 4, 0], dtype=index), torch.tensor([0, 0, 3, 3, 6], dtype=offsets)
+    fast = flashover.compile(lambda t, i, o: F.embedding_bag(i, t, o, mode=mode))
+    table = torch.randn(5, 2, requires_grad=True)
+    got, want = fast(table, at, starts), F.embedding_bag(at, table, starts, mode=mode)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(torch.autograd.grad(got.sum(), table), torch.autograd.grad(want.sum(), table))
+    assert fast.stats().eager_calls == 0
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_bags(mode: str) -> None:
     torch.manual_seed(0)
     table, at = torch.randn(400, 20), torch.randint(0, 400, (300,))
