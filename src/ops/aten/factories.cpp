@@ -36,7 +36,7 @@ std::optional<Sizes> sizes_of(const Arg& a) {
 DType number_dtype(In in, const Arg& a) {
   DType d = scalar_dtype(a).value_or(DType::kUndefined);
   if (is_floating(d)) return in.default_dtype;
-  if (is_complex(d)) return to_complex(in.default_dtype);
+  if (is_complex(d)) return in.default_dtype == DType::kF64 ? DType::kC128 : DType::kC64;  // never of halves
   return d;
 }
 
