@@ -265,3 +265,30 @@ def test_names_that_the_program_gives(f: Any) -> None:
     """No graph says them: the call breaks there."""
     x = torch.ones(2, 3)
     assert flashover.compile(f)(x) == f(x)
+
+
+def test_a_capsule_gives_its_tensor_once() -> None:
+    x = torch.arange(6.0)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        capsule = torch.utils.dlpack.to_dlpack(x)
+        return torch.asarray(capsule) + 1
+
+    fast = flashover.compile(f)
+    for _ in range(2):
+        torch.testing.assert_close(fast(x), x + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_complex_numbers_under_a_default_dtype(dtype: torch.dtype) -> None:
+    """There are no complex halves among what torch infers."""
+
+    def f() -> Any:
+        return torch.full((2,), 1 + 1j), torch.full((2,), 1.0)
+
+    torch.set_default_dtype(dtype)
+    try:
+        got, want = flashover.compile(f)(), f()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [t.dtype for t in got] == [t.dtype for t in want]

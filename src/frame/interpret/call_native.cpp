@@ -120,6 +120,7 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
     const char* name = reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
     if (std::strcmp(name, "as_tensor") == 0 || std::strcmp(name, "asarray") == 0) unknown_call(f);  // share its memory
   }
+  if ((n.flags & Native::kTensors) && count > 0 && PyCapsule_CheckExact(args[0])) unknown_call(f);  // gives it once
   if (n.flags & (Native::kReads | Native::kTensors)) {
     for (size_t i = count > 0 && args[0] == self && only_adds(f) && !recorder.is_old(self) ? 1 : 0; i < count; ++i)
       look_through(args[i]);
