@@ -513,3 +513,16 @@ def test_arrays_are_no_tensors() -> None:
     got, want = whole(f)(np.ones(3)), f(np.ones(3))
     assert got[1:] == want[1:]
     np.testing.assert_array_equal(got[0], want[0])
+
+
+def test_a_function_of_numpy_as_an_argument() -> None:
+    """Another function is another program."""
+
+    def f(function: Any, a: Any) -> Any:
+        return function(a, axis=1)
+
+    compiled, a = flashover.compile(f), np.arange(24.0).reshape(2, 3, 4)
+    for function in (np.prod, np.sum, np.max, np.mean, np.prod):
+        np.testing.assert_array_equal(compiled(function, a), f(function, a))
+    sizes = flashover.compile(lambda function, n: function((n, 3)))
+    assert [sizes(function, 4) for function in (np.prod, np.sum, np.max)] == [12, 7, 4]

@@ -211,6 +211,7 @@ bool Interpreter::call_with_arrays(PyObject* f, PyObject* const* args, size_t na
   if (session == nullptr) return false;
   const size_t count = nargs + keyword_count(kwnames);
   const bool numpy = is_of_numpy(f);
+  if (numpy && recorder.is_old(f)) recorder.fact(FactKind::kIdentity, recorder.source_of(f), f);
   bool of_tensor = false;
   const char* converts = conversion(f, args, nargs, &of_tensor);
   bool any = false, raw = false;
