@@ -312,16 +312,16 @@ class CompiledBackward final : public autograd::Node {
       for (size_t i = 0; i < p.backward_inputs.size(); ++i) take(i);
     // Nothing needs them again: what was saved goes as the backward reads it, not when it has ended. But other results
     // may have a backward of their own later.
-    partial_ = part != nullptr;
     if (!keep) {
       for (size_t t = 0; t < given.size(); ++t) spent_[t] = spent_[t] || given[t];
-      const bool last = std::ranges::find(spent_, false) == spent_.end();
-      if (part && !last) {
+      // Where no part of the backward stands for these tangents alone, nothing tells what the others read.
+      partial_ = state_->specialize && std::ranges::count(spent_, false) != 0;
+      if (!partial_) {
+        forget();
+      } else if (part) {
         for (int32_t i : part->inputs)
           if (p.backward_inputs[i].kind == Source::kSaved && !std::ranges::count(part->left_out, i))
             saved_[i].reset_data();
-      } else {
-        forget();
       }
     }
     std::vector<at::Tensor> made;
@@ -388,7 +388,7 @@ class CompiledBackward final : public autograd::Node {
   std::shared_ptr<const Layouts> layouts_;
   std::vector<autograd::SavedVariable> saved_;
   std::vector<Spot> spots_;  // of what is saved
-  bool partial_ = false;     // the last run was a Variant's
+  bool partial_ = false;     // other results may have a backward of their own later
   std::vector<bool> spent_;  // tangents that came and will not come again
   std::mutex mutex_;
 };
