@@ -71,6 +71,7 @@ def failed(folder: Path, arguments: list[str], mode: str) -> set[str]:
         "-m",
         "pytest",
         "-q",
+        "--noconftest",  # upstream's is written for an older pytest
         "-p",
         Path(__file__).stem,
         "-n",
