@@ -87,7 +87,7 @@ def heavy(x: torch.Tensor) -> torch.Tensor:
     return x.relu() * 2
 
 
-def test_what_is_faster_stays_compiled() -> None:
+def test_what_is_faster_stays_compiled(one_thread: None) -> None:
     fast, x = flashover.compile(heavy), torch.randn(300, 1000)
     with torch.no_grad():
         for y in calls(fast, x):
