@@ -622,7 +622,7 @@ void SourceTracker::describe(SourceId id, PyObject* object, bool parent_pinned) 
     fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
     return;
   }
-  if (is_array(object) || (!is_atom(object) && is_numpy_scalar(object))) opaque_.insert(object);
+  if (is_array_of_any_class(object) || (!is_atom(object) && is_numpy_scalar(object))) opaque_.insert(object);
   // Iterators and coroutines that a caller hands over, or that a frame holds, are other ones each time; the trace does
   // not advance them (Interpreter::next).
   const bool iterator = source(id).kind == SourceKind::kArgument && !is_python_class(Py_TYPE(object)) &&

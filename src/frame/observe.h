@@ -45,6 +45,7 @@ bool is_operator(PyObject* o);           // of torch.ops: one object an operator
 bool is_pinned_kind(PyObject* o);        // guarded by identity: types, functions, modules, descriptors ...
 bool is_deque(PyObject* o);
 bool is_array(PyObject* o);  // of numpy
+bool is_array_of_any_class(PyObject* o);
 bool is_numpy_scalar(PyObject* o);
 bool is_dict_view(PyObject* o);
 bool steps_in_c(PyTypeObject* t);  // an iterator whose position no attribute shows: classes derived from such ones too

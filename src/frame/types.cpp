@@ -197,5 +197,10 @@ bool is_operator(PyObject* o) {
 }
 
 bool is_array(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "numpy.ndarray") == 0; }
+bool is_array_of_any_class(PyObject* o) {
+  for (PyTypeObject* t = Py_TYPE(o); t != nullptr; t = t->tp_base)
+    if (std::strcmp(t->tp_name, "numpy.ndarray") == 0) return true;
+  return false;
+}
 
 }  // namespace flashover::frame
