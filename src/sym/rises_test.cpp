@@ -1,3 +1,4 @@
+// From which size on expressions are two or more, and that it is so at each size.
 #include "sym/rises.h"
 
 #include <gtest/gtest.h>

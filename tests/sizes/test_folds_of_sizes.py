@@ -32,7 +32,7 @@ def by_map(xs: list[Tensor]) -> Tensor:
 
 
 def by_map_of_python(xs: list[Tensor]) -> Tensor:
-    return torch.zeros(max(map(lambda x: x.shape[0] + 1, xs)), 2)
+    return torch.zeros(max(map(lambda x: x.shape[0] + 1, xs)), 2)  # noqa: C417
 
 
 def summed(xs: list[Tensor]) -> Tensor:
@@ -81,7 +81,7 @@ def test_what_python_makes_of_them_stays() -> None:
 
         steps = map(len, (x, x[1:]))
         first, rest = max(steps), max(steps, default=-1)
-        joined = sum(([len(p)] for p in (x, x[1:])), [])
+        joined = sum(([len(p)] for p in (x, x[1:])), [])  # noqa: RUF017
         try:
             max(i for i in ())
         except ValueError as e:
