@@ -31,7 +31,9 @@ def slow_asinh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cut(x: torch.Tensor) -> torch.Tensor:
     y = torch.asinh(x)
-    flashover.graph_break()
+    for _ in range(4):  # what they cost is more than any machine's kernels win
+        flashover.graph_break()
+        y = -y
     return torch.asinh(y)
 
 
