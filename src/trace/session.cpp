@@ -122,8 +122,9 @@ bool give_symbols(sym::Environment& environment, TensorType& type, const std::ve
   int64_t real_span = 1;
   for (size_t d : order) {
     if (real_span == strides[d].value()) type.strides[d] = span;
-    span = type.strides[d] * type.sizes[d];
-    real_span = strides[d].value() * std::max<int64_t>(sizes[d].value(), 1);  // as ATen: of empty dimensions too
+    // As ATen: of empty dimensions, too.
+    span = type.strides[d] * (type.sizes[d].is_const(0) ? sym::Expr(1) : type.sizes[d]);
+    real_span = strides[d].value() * std::max<int64_t>(sizes[d].value(), 1);
   }
   return true;
 }

@@ -240,3 +240,16 @@ def test_shapes_in_messages_that_nobody_reads_ask_for_no_number() -> None:
         x = torch.randn(shape)
         assert torch.equal(fast(x), checked(x)) or torch.allclose(fast(x), checked(x))
     assert flashover.compile_stats()["graphs"] - before == 2
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_strides_of_what_has_no_elements(dynamic: bool | None) -> None:
+    """They are no products of sizes."""
+
+    def f(x: T, n: int) -> tuple[Any, ...]:
+        return x.stride(), x.relu().stride(0), torch.empty((2, n)).stride(), x + 1
+
+    compiled = flashover.compile(f, dynamic=dynamic, options={"remember_sizes": False})
+    for shape in [(3, 4), (5, 6), (4, 0), (0, 3), (2, 1), (7, 9)]:
+        x = torch.ones(shape)
+        assert compiled(x, shape[1])[:3] == f(x, shape[1])[:3], shape

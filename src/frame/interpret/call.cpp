@@ -8,6 +8,7 @@
 #include "frame/interpret/made_tensor.h"
 #include "frame/interpret/native.h"
 #include "frame/interpret/torch_calls.h"
+#include "frame/own_calls.h"
 #include "frame/resume.h"
 #include "guards/objects.h"
 
@@ -318,6 +319,16 @@ PyObject* CallHandlers::method_descriptor(Interpreter& in, const PythonCall& c) 
   return in.call_native(c.f, c.args[0], *n, c.args, c.nargs, c.kwnames);
 }
 
+// Strides that the program gets: those of a tensor without elements are no products of its sizes.
+static void ask_for_elements(Interpreter& in, PyObject* tensor) {
+  if (in.session == nullptr || in.session->sizes().empty() || !in.session->is_trace_tensor(tensor)) return;
+  const OwnCalls own(&in.uninterpreted);
+  Ref sizes = Ref::steal(PyObject_CallMethod(tensor, "size", nullptr)), one = Ref::steal(PyLong_FromLong(1));
+  for (Py_ssize_t d = 0; sizes && one && d < PyTuple_GET_SIZE(sizes.get()); ++d)
+    PyObject_RichCompareBool(PyTuple_GET_ITEM(sizes.get(), d), one.get(), Py_GE);  // (it is a guard then)
+  PyErr_Clear();
+}
+
 PyObject* CallHandlers::tensor_method(Interpreter& in, const PythonCall& c) {
   auto* d = reinterpret_cast<PyMethodDescrObject*>(c.f);
   if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&
@@ -331,6 +342,7 @@ PyObject* CallHandlers::tensor_method(Interpreter& in, const PythonCall& c) {
     static const Native alias{Native::kTensors | Native::kShares, nullptr};
     return in.call_native(c.f, nullptr, alias, c.args, c.nargs, c.kwnames);
   }
+  if (std::strcmp(d->d_method->ml_name, "stride") == 0) ask_for_elements(in, c.args[0]);
   if (std::strcmp(d->d_method->ml_name, "storage_offset") == 0 && c.count() == 1) {
     in.recorder.storage_offset(c.args[0]);
     return in.call_plain(c.f, c.args, c.nargs, c.kwnames);
