@@ -8,7 +8,6 @@
 #include "frame/interpret/made_tensor.h"
 #include "frame/interpret/native.h"
 #include "frame/interpret/torch_calls.h"
-#include "frame/own_calls.h"
 #include "frame/resume.h"
 #include "guards/objects.h"
 
@@ -322,10 +321,13 @@ PyObject* CallHandlers::method_descriptor(Interpreter& in, const PythonCall& c) 
 // Strides that the program gets: those of a tensor without elements are no products of its sizes.
 static void ask_for_elements(Interpreter& in, PyObject* tensor) {
   if (in.session == nullptr || in.session->sizes().empty() || !in.session->is_trace_tensor(tensor)) return;
-  const OwnCalls own(&in.uninterpreted);
-  Ref sizes = Ref::steal(PyObject_CallMethod(tensor, "size", nullptr)), one = Ref::steal(PyLong_FromLong(1));
-  for (Py_ssize_t d = 0; sizes && one && d < PyTuple_GET_SIZE(sizes.get()); ++d)
-    PyObject_RichCompareBool(PyTuple_GET_ITEM(sizes.get(), d), one.get(), Py_GE);  // (it is a guard then)
+  Numbers& numbers = in.recorder.numbers;
+  Ref sizes = Ref::steal(numbers.of_sizes(PyObject_CallMethod(tensor, "size", nullptr)));
+  Ref one = Ref::steal(PyLong_FromLong(1));
+  for (Py_ssize_t d = 0; sizes && one && d < PyTuple_GET_SIZE(sizes.get()); ++d) {
+    PyObject* size = PyTuple_GET_ITEM(sizes.get(), d);
+    if (!numbers.is_of_data(size)) numbers.compare(size, one.get(), Py_GE);  // (it is a guard then)
+  }
   PyErr_Clear();
 }
 
