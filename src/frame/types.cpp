@@ -20,15 +20,17 @@ PyTypeObject* loaded_type(const char* module, const char* name) {
   return t != nullptr && PyType_Check(t) ? reinterpret_cast<PyTypeObject*>(t) : nullptr;
 }
 
+bool has_base(PyObject* o, const char* name) {
+  for (PyTypeObject* t = Py_TYPE(o); t != nullptr; t = t->tp_base)
+    if (std::strcmp(t->tp_name, name) == 0) return true;
+  return false;
+}
+
 }  // namespace
 
 bool is_dict_view(PyObject* o) { return PyDictKeys_Check(o) || PyDictValues_Check(o) || PyDictItems_Check(o); }
 
-bool is_numpy_scalar(PyObject* o) {
-  for (PyTypeObject* t = Py_TYPE(o); t != nullptr; t = t->tp_base)
-    if (std::strcmp(t->tp_name, "numpy.generic") == 0) return true;
-  return false;
-}
+bool is_numpy_scalar(PyObject* o) { return has_base(o, "numpy.generic"); }
 
 const KnownTypes& known_types() {
   static KnownTypes types;
@@ -197,10 +199,6 @@ bool is_operator(PyObject* o) {
 }
 
 bool is_array(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "numpy.ndarray") == 0; }
-bool is_array_of_any_class(PyObject* o) {
-  for (PyTypeObject* t = Py_TYPE(o); t != nullptr; t = t->tp_base)
-    if (std::strcmp(t->tp_name, "numpy.ndarray") == 0) return true;
-  return false;
-}
+bool is_array_of_any_class(PyObject* o) { return has_base(o, "numpy.ndarray"); }
 
 }  // namespace flashover::frame

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace flashover::sym {
 namespace {
@@ -65,7 +66,7 @@ std::optional<int64_t> period_of(Expr e) {
   return *inner * parts[1].value();
 }
 
-// Zero, one, more: the sizes where it becomes another of them, until `end`, from which on it is more.
+// Zero, one, more: the sizes where it becomes another of them.
 class Walk {
  public:
   Walk(Expr e, int64_t least) : e_(e), least_(least) {}
