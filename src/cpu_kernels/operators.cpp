@@ -57,67 +57,6 @@ at::Tensor dense(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
 }
 bool is_dense_last(const at::Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
 
-at::Tensor pack_linear(const at::Tensor& weight) {
-  TORCH_CHECK(weight.dim() == 2 && (weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kFloat),
-              "pack_linear: a bf16 or f32 matrix");
-  const bool f32 = weight.scalar_type() == at::kFloat;
-  TORCH_CHECK(!f32 || has_amx_bf16(), "pack_linear: this machine has no AMX");
-  const int64_t columns = weight.size(0), inner = weight.size(1);
-  // (Bf16x3 of f32 numbers are two to a float: what is packed has the weight's dtype in a plan.)
-  at::Tensor packed = f32 ? dense({packed_f32_elements(columns, inner) / 2}, at::kFloat)
-                          : dense({packed_elements(columns, inner)}, at::kBFloat16);
-  auto* to = static_cast<uint16_t*>(packed.mutable_data_ptr());
-  if (f32)
-    pack_weight_f32(static_cast<const float*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns,
-                    inner, to);
-  else
-    pack_weight(static_cast<const uint16_t*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns,
-                inner, to);
-  return packed;
-}
-
-// Of a linear of x.
-bool is_result(const at::Tensor& out, const at::Tensor& x, int64_t columns) {
-  return out.dim() == 2 && out.size(0) == x.size(0) && out.size(1) == columns && out.is_contiguous() &&
-         out.scalar_type() == x.scalar_type();
-}
-
-template <typename T>
-void run_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
-                Activation activation, at::Tensor& out) {
-  linear(LinearOf<T>{.x = static_cast<const T*>(x.const_data_ptr()),
-                     .row_stride = x.stride(0),
-                     .packed = static_cast<const uint16_t*>(packed.const_data_ptr()),
-                     .bias = bias ? static_cast<const T*>(bias->const_data_ptr()) : nullptr,
-                     .out = static_cast<T*>(out.mutable_data_ptr()),
-                     .rows = x.size(0),
-                     .inner = x.size(1),
-                     .columns = out.size(1),
-                     .activation = activation});
-}
-
-at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
-                              int64_t columns, c10::string_view activation, at::Tensor& out) {
-  TORCH_CHECK(has_amx_bf16(), "packed_linear: this machine has no AMX");
-  const auto act = activation_named({activation.data(), activation.size()});
-  const bool f32 = x.scalar_type() == at::kFloat;
-  TORCH_CHECK(
-      act && x.dim() == 2 && (f32 || x.scalar_type() == at::kBFloat16) && is_dense_last(x) &&
-          packed.scalar_type() == x.scalar_type() &&
-          packed.numel() == (f32 ? packed_f32_elements(columns, x.size(1)) / 2 : packed_elements(columns, x.size(1))) &&
-          is_result(out, x, columns),
-      "packed_linear: wrong arguments");
-  TORCH_CHECK(!bias || (bias->scalar_type() == x.scalar_type() && bias->numel() == columns && is_dense_last(*bias)),
-              "packed_linear: wrong bias");
-  if (out.numel() > 0) (f32 ? run_linear<float> : run_linear<uint16_t>)(x, packed, bias, *act, out);
-  return out;
-}
-at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
-                         int64_t columns, c10::string_view activation) {
-  at::Tensor out = dense({x.size(0), columns}, x.scalar_type());
-  return packed_linear_out(x, packed, bias, columns, activation, out);
-}
-
 Plain plain(const at::Tensor& t) {
   return {const_cast<void*>(t.const_data_ptr()),
           aten::from_aten(t.scalar_type()),
@@ -128,6 +67,26 @@ std::optional<Plain> plain(const std::optional<at::Tensor>& t) { return t ? std:
 const Plain* pointer(const std::optional<Plain>& t) { return t ? &*t : nullptr; }
 std::string_view text(c10::string_view s) { return {s.data(), s.size()}; }
 void check_done(Wrong wrong) { TORCH_CHECK(wrong.empty(), wrong); }
+
+at::Tensor pack_linear_op(const at::Tensor& weight) {
+  TORCH_CHECK(weight.dim() == 2, "pack_linear: a bf16 or f32 matrix");
+  const DType dtype = aten::from_aten(weight.scalar_type());
+  at::Tensor packed = dense({packed_linear_elements(dtype, weight.size(0), weight.size(1))}, weight.scalar_type());
+  check_done(pack_linear(plain(weight), plain(packed)));
+  return packed;
+}
+
+at::Tensor& packed_linear_out(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                              int64_t columns, c10::string_view activation, at::Tensor& out) {
+  const std::optional<Plain> b = plain(bias);
+  check_done(packed_linear(plain(x), plain(packed), pointer(b), columns, text(activation), plain(out)));
+  return out;
+}
+at::Tensor packed_linear_op(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                            int64_t columns, c10::string_view activation) {
+  at::Tensor out = dense({x.size(0), columns}, x.scalar_type());
+  return packed_linear_out(x, packed, bias, columns, activation, out);
+}
 
 at::Tensor pack_panels_op(const at::Tensor& weight) {
   TORCH_CHECK(weight.dim() == 2, "pack_panels: an f32 matrix");
@@ -826,9 +785,9 @@ void register_operators() {
       library.def(schema, tags);
       library.impl(name, torch::dispatch(c10::DispatchKey::CPU, function));
     };
-    add("pack_linear(Tensor weight) -> Tensor", "pack_linear", pack_linear);
+    add("pack_linear(Tensor weight) -> Tensor", "pack_linear", pack_linear_op);
     add("packed_linear(Tensor x, Tensor packed, Tensor? bias, int columns, str activation) -> Tensor", "packed_linear",
-        packed_linear);
+        packed_linear_op);
     add("packed_linear.out(Tensor x, Tensor packed, Tensor? bias, int columns, str activation, *, Tensor(a!) out) -> "
         "Tensor(a!)",
         "packed_linear.out", packed_linear_out);

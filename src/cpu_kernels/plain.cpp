@@ -46,6 +46,59 @@ bool is_vector(const Plain* t, int64_t size) {
   return !t || (is_f32(*t) && t->rank() == 1 && t->size(0) == size && has_dense_last_dim(*t));
 }
 
+int64_t packed_linear_elements(DType dtype, int64_t columns, int64_t inner) {
+  return dtype == DType::kF32 ? packed_f32_elements(columns, inner) / 2 : packed_elements(columns, inner);
+}
+
+Wrong pack_linear(const Plain& weight, const Plain& packed) {
+  const bool f32 = is_f32(weight);
+  if (!(f32 || weight.dtype == DType::kBF16) || weight.rank() != 2 || packed.dtype != weight.dtype ||
+      !packed.is_dense() || packed.numel() != packed_linear_elements(weight.dtype, weight.size(0), weight.size(1)))
+    return "pack_linear: a bf16 or f32 matrix";
+  if (f32 && !has_amx_bf16()) return "pack_linear: this machine has no AMX";
+  const auto pack = [&](auto* from, auto* function) {
+    function(from, weight.stride(0), weight.stride(1), weight.size(0), weight.size(1), packed.as<uint16_t>());
+  };
+  if (f32)
+    pack(weight.as<const float>(), pack_weight_f32);
+  else
+    pack(weight.as<const uint16_t>(), pack_weight);
+  return {};
+}
+
+namespace {
+
+template <typename T>
+void run_packed_linear(const Plain& x, const Plain& packed, const Plain* bias, Activation activation,
+                       const Plain& out) {
+  linear(LinearOf<T>{.x = x.as<const T>(),
+                     .row_stride = x.stride(0),
+                     .packed = packed.as<const uint16_t>(),
+                     .bias = bias ? bias->as<const T>() : nullptr,
+                     .out = out.as<T>(),
+                     .rows = x.size(0),
+                     .inner = x.size(1),
+                     .columns = out.size(1),
+                     .activation = activation});
+}
+
+}  // namespace
+
+Wrong packed_linear(const Plain& x, const Plain& packed, const Plain* bias, int64_t columns,
+                    std::string_view activation, const Plain& out) {
+  if (!has_amx_bf16()) return "packed_linear: this machine has no AMX";
+  const auto act = activation_named(activation);
+  const bool fits = out.dtype == x.dtype && out.rank() == 2 && x.rank() == 2 && out.size(0) == x.size(0) &&
+                    out.size(1) == columns && out.is_dense();
+  if (!act || !fits || !(is_f32(x) || x.dtype == DType::kBF16) || !has_dense_last_dim(x) || packed.dtype != x.dtype ||
+      !packed.is_dense() || packed.numel() != packed_linear_elements(x.dtype, columns, x.size(1)))
+    return "packed_linear: wrong arguments";
+  if (bias && (bias->dtype != x.dtype || bias->rank() != 1 || bias->size(0) != columns || !has_dense_last_dim(*bias)))
+    return "packed_linear: wrong bias";
+  if (out.numel() > 0) (is_f32(x) ? run_packed_linear<float> : run_packed_linear<uint16_t>)(x, packed, bias, *act, out);
+  return {};
+}
+
 Wrong pack_panels(const Plain& weight, const Plain& packed) {
   if (!vector_kernels() || weight.rank() != 2 || !is_f32(weight) || !is_f32(packed) || !packed.is_dense() ||
       packed.numel() != panel_elements(weight.size(0), weight.size(1)))
@@ -341,11 +394,22 @@ bool is_maybe(const PlainArgument& a) {
 }
 const Plain* maybe(const PlainArgument& a) { return std::get_if<Plain>(&a); }
 
+Wrong call_pack_linear(Arguments a, Results r) {
+  return are<Plain>(a, r) ? pack_linear(std::get<Plain>(a[0]), r[0]) : kOtherKinds;
+}
 Wrong call_pack_panels(Arguments a, Results r) {
   return are<Plain>(a, r) ? pack_panels(std::get<Plain>(a[0]), r[0]) : kOtherKinds;
 }
 Wrong call_pack_depthwise(Arguments a, Results r) {
   return are<Plain>(a, r) ? pack_depthwise(std::get<Plain>(a[0]), r[0]) : kOtherKinds;
+}
+
+Wrong call_packed_linear(Arguments a, Results r) {
+  if (a.size() != 5 || r.size() != 1 || !are<Plain, Plain>(a.first(2), r) || !is_maybe(a[2]) ||
+      !are<int64_t, std::string_view>(a.subspan(3), r))
+    return kOtherKinds;
+  return packed_linear(std::get<Plain>(a[0]), std::get<Plain>(a[1]), maybe(a[2]), std::get<int64_t>(a[3]),
+                       std::get<std::string_view>(a[4]), r[0]);
 }
 
 Wrong call_panel_linear(Arguments a, Results r) {
@@ -383,6 +447,13 @@ Wrong call_attention(Arguments a, Results r) {
 }
 
 constexpr PlainOperator kOperators[] = {
+    {"flashover.pack_linear", call_pack_linear,
+     [](Arguments a) {
+       const auto* weight = a.empty() ? nullptr : std::get_if<Plain>(&a[0]);
+       return weight && weight->rank() == 2 ? packed_linear_elements(weight->dtype, weight->size(0), weight->size(1))
+                                            : int64_t{-1};
+     }},
+    {"flashover.packed_linear", call_packed_linear, nullptr},
     {"flashover.pack_panels", call_pack_panels,
      [](Arguments a) {
        const auto* weight = a.empty() ? nullptr : std::get_if<Plain>(&a[0]);

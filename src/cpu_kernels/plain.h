@@ -36,6 +36,13 @@ bool is_vector(const Plain* t, int64_t size);  // of so many f32 numbers side by
 // What is wrong; empty: it is done. Tensors that are pointers may be null.
 using Wrong = std::string_view;
 
+// Elements of what pack_linear makes of a columns x inner weight, of the weight's dtype (three bf16 of each f32 number
+// are two to a float).
+int64_t packed_linear_elements(DType dtype, int64_t columns, int64_t inner);
+Wrong pack_linear(const Plain& weight, const Plain& packed);
+Wrong packed_linear(const Plain& x, const Plain& packed, const Plain* bias, int64_t columns,
+                    std::string_view activation, const Plain& out);
+
 Wrong pack_panels(const Plain& weight, const Plain& packed);
 Wrong panel_linear(const Plain& x, const Plain& packed, const Plain* bias, const Plain* added, int64_t columns,
                    std::string_view activation, const Plain& out);

@@ -43,6 +43,36 @@ TEST(Plain, AProductByName) {
   EXPECT_EQ(find_plain("aten.sort.default"), nullptr);
 }
 
+TEST(Plain, AProductOfTheAmxUnitByName) {
+  if (const std::string_view missing = missing_for("flashover.packed_linear.out"); !missing.empty())
+    GTEST_SKIP() << missing;
+  Numbers x({3, 40}), weight({35, 40}), bias({35}), out({3, 35}), small({34});
+  const PlainOperator* pack = find_plain("flashover.pack_linear.default");
+  const PlainOperator* multiply = find_plain("flashover.packed_linear.out");
+  ASSERT_TRUE(pack && multiply && pack->packed_elements && !multiply->packed_elements);
+  const std::vector<PlainArgument> weights{weight.plain()};
+  Numbers packed({pack->packed_elements(weights)});
+  const Plain whole = packed.plain(), result = out.plain();
+  EXPECT_EQ(pack->call(weights, {&whole, 1}), "");
+  EXPECT_EQ(multiply->call({{x.plain(), whole, bias.plain(), int64_t{35}, std::string_view("none")}}, {&result, 1}),
+            "");
+  for (size_t i = 0; i < 3; ++i)
+    for (size_t k = 0; k < 35; ++k) {
+      double sum = static_cast<double>(k);
+      for (size_t j = 0; j < 40; ++j) sum += double{x.values[40 * i + j]} * weight.values[40 * k + j];
+      EXPECT_NEAR(out.values[35 * i + k], sum, 1e-6 * sum);
+    }
+  const Plain few = small.plain();
+  for (const std::vector<PlainArgument>& wrong :
+       std::initializer_list<std::vector<PlainArgument>>{{x.plain(), whole, few, int64_t{35}, std::string_view("none")},
+                                                         {x.plain(), few, {}, int64_t{35}, std::string_view("none")},
+                                                         {x.plain(), whole, {}, int64_t{35}, std::string_view("sine")},
+                                                         {x.plain(), whole, {}, int64_t{-1}, std::string_view("none")},
+                                                         {x.plain(), whole, {}, int64_t{35}}})
+    EXPECT_NE(multiply->call(wrong, {&result, 1}), "");
+  EXPECT_NE(pack->call(weights, {&few, 1}), "");
+}
+
 TEST(Plain, WhatDoesNotFitIsRefused) {
   if (!vector_kernels()) GTEST_SKIP() << "no AVX2";
   Numbers x({3, 4}), packed({panel_elements(5, 4)}), small({panel_elements(5, 3)}), out({3, 5}), wide({3, 6}),
