@@ -106,11 +106,17 @@ class SizedGraph:
 
     def __init__(self, placed: PlacedGraph, shapes: Sequence[Shape]) -> None:
         self.graph, self.shapes, self.has_calls = placed.graph, shapes, placed.has_calls()
-        self.places: dict[str, tuple[int, int | None]] = {}  # by symbol: an input and one of its dimensions
-        for i, (_, sizes, _, _) in enumerate(shapes):
-            for d, e in enumerate(sizes):
-                if not isinstance(e, int) and e[0] == "var":
-                    self.places.setdefault(e[1], (i, d))
+        # By symbol: an input, and the dimension that it is the size or the stride of; None: the input is the number.
+        self.places: dict[str, tuple[int, int | None]] = {}
+        self.strides: set[str] = set()
+        for what in (1, 2):
+            for i, shape in enumerate(shapes):
+                for d, e in enumerate(shape[what]):  # type: ignore[arg-type]
+                    if isinstance(e, int) or e[0] != "var" or e[1] in self.places:
+                        continue
+                    self.places[e[1]] = i, d
+                    if what == 2:
+                        self.strides.add(e[1])
         nodes = dict(placed.symbols)
         for index, (node, kind) in placed.numbers.items():
             if kind is int:
@@ -142,10 +148,12 @@ class SizedGraph:
         if isinstance(what, int):
             return inputs[what].item()
         index, dim = self.places[what]
-        return inputs[index].item() if dim is None else inputs[index].shape[dim]
+        if dim is None:
+            return inputs[index].item()
+        return inputs[index].stride(dim) if what in self.strides else inputs[index].shape[dim]
 
     def is_size(self, what: str | int) -> bool:
-        """Of a tensor: no other number."""
+        """Or the stride of a tensor: no other number."""
         if isinstance(what, int):
             return False
         index, dim = self.places[what]
@@ -232,7 +240,8 @@ class _Version:
             index = what if isinstance(what, int) else self.sized.places[what][0]
             return self.environment.create_unspecified_symbol(value, self._source(index), DimDynamic.DYNAMIC)
         index, dim = self.sized.places[what]
-        source = TensorPropertySource(self._source(index), TensorProperty.SIZE, dim)
+        part = TensorProperty.STRIDE if what in self.sized.strides else TensorProperty.SIZE
+        source = TensorPropertySource(self._source(index), part, dim)
         return self.environment.create_symbol(value, source, DimDynamic.DYNAMIC, None)
 
     def _source(self, index: int) -> Any:

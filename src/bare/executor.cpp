@@ -222,6 +222,8 @@ void Executor::Sized::call(const Step& step, const Memory& memory) const {
 Executor::Executor(plan::Plan p) : plan_(std::move(p)), sources_(plan::size_sources(plan_)) {
   plan::verify(plan_);
   plan::check_frozen_part(plan_);
+  if (std::ranges::any_of(sources_, &plan::SizeSource::stride))
+    throw UserError("a plan whose inputs may have any strides does not run without torch");
   for (plan::Binary& b : plan_.binaries) {
     libraries_.push_back(run::Library::load(b.bytes));
     b.bytes.clear();

@@ -131,10 +131,10 @@ guards::Failure failing_size(const Entry& e, PyObject* const* slots) {
 std::string advice_on_size(const Entry& e, PyObject* const* slots, const Settings& settings,
                            const std::vector<EntryPtr>& entries) {
   if (!e.guards) return "";
-  const auto changed = e.guards->changed_sizes(slots);
+  const auto changed = e.guards->changed_geometry(slots);
   if (changed.empty()) return "";
   const auto& [path, dim] = changed.front();
-  const std::string size = path + ".shape[" + std::to_string(dim) + "]";
+  const std::string size = frame::part_in_words(path, dim);
   for (const frame::SizeSymbol& s : e.capture.size_symbols)
     if (s.fixed && s.path == path && s.dim == dim)
       return size +
@@ -147,6 +147,7 @@ std::string advice_on_size(const Entry& e, PyObject* const* slots, const Setting
                                [&](const frame::SizeSymbol& s) { return s.path == path && s.dim == dim; });
   };
   if (std::ranges::any_of(entries, known)) return "";  // another version says more of it
+  if (is_stride_part(dim)) return size + " is a symbol from now on";
   return size + " is a symbol from now on; torch._dynamo.mark_dynamic(" + path + ", " + std::to_string(dim) +
          ") makes it one in the first version";
 }
@@ -215,7 +216,7 @@ bool note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* s
   for (const EntryPtr& e : entries) {
     if (!e->guards) continue;
     any = any || failing_size(*e, slots);
-    for (auto& [path, dim] : e->guards->changed_sizes(slots)) {
+    for (auto& [path, dim] : e->guards->changed_geometry(slots)) {
       out.dims[std::move(path)].insert(dim);
       any = true;
     }

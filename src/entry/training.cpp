@@ -54,13 +54,14 @@ struct SavedSize {
   bool made;
   size_t tensor;
   int64_t dim;
+  bool stride;  // of it, not the size
 };
-void add_sources(const Sizes& sizes, bool made, size_t tensor, std::vector<SavedSize>& out) {
+void add_sources(const Sizes& sizes, bool made, size_t tensor, std::vector<SavedSize>& out, bool strides = false) {
   for (size_t d = 0; d < sizes.size(); ++d) {
     const auto symbol = sym::size_symbol_index(sizes[d]);
     if (!made && sym::has_data_size(sizes[d])) continue;  // a tangent's, among the graph's inputs
     if (symbol && std::ranges::none_of(out, [&](const SavedSize& s) { return s.symbol == *symbol; }))
-      out.push_back({*symbol, made, tensor, static_cast<int64_t>(d)});
+      out.push_back({*symbol, made, tensor, static_cast<int64_t>(d), strides});
   }
 }
 // What has no source is found before any call has run.
@@ -75,6 +76,7 @@ std::vector<SavedSize> size_sources(const std::vector<TensorType>& inputs, const
                                     const std::vector<TensorType>& backward_types) {
   std::vector<SavedSize> out;
   for (size_t i = 0; i < inputs.size(); ++i) add_sources(inputs[i].sizes, false, i, out);
+  for (size_t i = 0; i < inputs.size(); ++i) add_sources(inputs[i].strides, false, i, out, true);
   for (size_t i = 0; i < backward_types.size(); ++i)
     if (p.backward_inputs[i].kind == Source::kSaved)
       add_sources(backward_types[i].sizes, true, static_cast<size_t>(p.backward_inputs[i].index), out);
@@ -151,7 +153,8 @@ struct TrainingState {
   std::shared_ptr<const Layouts> layouts(const at::Tensor* inputs, const std::vector<at::Tensor>& made_tensors) const {
     const std::lock_guard<std::mutex> lock(mutex);
     const auto size_of = [&](const SavedSize& s) {
-      return (s.made ? made_tensors[s.tensor] : inputs[s.tensor]).size(s.dim);
+      const at::Tensor& of = s.made ? made_tensors[s.tensor] : inputs[s.tensor];
+      return s.stride ? of.stride(s.dim) : of.size(s.dim);
     };
     bool same = last_layouts != nullptr;
     for (size_t i = 0; same && i < size_sources.size(); ++i) same = last_sizes[i] == size_of(size_sources[i]);

@@ -27,7 +27,9 @@ at::Tensor of_type(const TensorType& type, const frame::Capture& c, const at::Te
     const auto symbol = sym::size_symbol_index(variable);
     FLASHOVER_CHECK(symbol && static_cast<size_t>(*symbol) < c.size_sources.size()) << "a size of a gradient";
     const auto [input, dim] = c.size_sources[static_cast<size_t>(*symbol)];
-    return inputs[position(c, input)].size(dim);
+    const at::Tensor& of = inputs[position(c, input)];
+    const auto at = static_cast<int64_t>(dimension_of_part(static_cast<size_t>(dim)));
+    return is_stride_part(static_cast<size_t>(dim)) ? of.stride(at) : of.size(at);
   };
   std::vector<int64_t> sizes;
   for (sym::Expr e : type.sizes) sizes.push_back(sym::evaluate(e, value));

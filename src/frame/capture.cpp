@@ -511,9 +511,10 @@ std::vector<sym::AskedGuard> settled_guards(const graph::Graph& g, trace::Sessio
     const sym::Expr symbol = sym::size_symbol(static_cast<int>(k));
     const auto [input, dim] = session.source_of_size(symbol);
     if (input < 0 || static_cast<size_t>(input) >= g.inputs.size()) continue;
-    const Sizes& now = g.type(g.inputs[static_cast<size_t>(input)].value).sizes;
-    if (static_cast<size_t>(dim) < now.size() && now[static_cast<size_t>(dim)].is_const())
-      settled.emplace(symbol, now[static_cast<size_t>(dim)]);
+    const TensorType& type = g.type(g.inputs[static_cast<size_t>(input)].value);
+    const Sizes& now = is_stride_part(static_cast<size_t>(dim)) ? type.strides : type.sizes;
+    const size_t at = dimension_of_part(static_cast<size_t>(dim));
+    if (at < now.size() && now[at].is_const()) settled.emplace(symbol, now[at]);
   }
   std::vector<sym::AskedGuard> out = sizes.asked();
   if (settled.empty()) return out;

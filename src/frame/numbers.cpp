@@ -86,7 +86,7 @@ PyObject* run_number_step(const NumberStep& s, const std::vector<PyObject*>& val
     case Kind::kItem:
       return read_item(objects[s.a], s.dtype);
     case Kind::kSize:
-      return PyLong_FromLongLong(guards::size_of(objects[s.a], s.op));
+      return PyLong_FromLongLong(guards::geometry_of(objects[s.a], static_cast<size_t>(s.op)));
     case Kind::kConstant:
       return Py_NewRef(s.object.get());
     case Kind::kOfData:

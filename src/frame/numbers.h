@@ -40,7 +40,7 @@ struct NumberStep {
   int32_t a = -1,
           b = -1;  // earlier steps; kSource, kItem, kSize: index in Capture::required (a source until the trace ends)
   int32_t op = 0;  // kBinary: the argument of BINARY_OP; kUnary: 0 is minus, 1 plus, 2 ~;
-                   // kFormat: as FORMAT_VALUE's; kSize: the dimension
+                   // kFormat: as FORMAT_VALUE's; kSize: the part of geometry
   DType dtype = DType::kF64;         // kItem: of the tensor; kRound: kF32
   std::shared_ptr<PyObject> object;  // kConstant: the number; kCall: the function; kFormat: how, or null
   PyTypeObject* type = nullptr;      // of the result: float, int or str

@@ -376,7 +376,7 @@ std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, 
   if (!varying.marked_only) {
     if (const auto seen = varying.dims.find(path); seen != varying.dims.end()) open = seen->second;
     if (varying.all || is_among(varying.dynamic_sources, path))
-      for (size_t d = 0; d < guards::kMaxSymbolicRank; ++d) open.insert(d);
+      for (size_t part = 0; part < 2 * kMaxSymbolicRank; ++part) open.insert(part);
     if (is_among(varying.static_sources, path)) open.clear();
   }
   for (size_t d : fixed) open.erase(d);
@@ -385,7 +385,11 @@ std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, 
   const size_t rank = static_cast<size_t>(guards::rank_of(tensor));
   const bool ignored = may_ignore_marks();
   for (size_t d : open) {
-    if (d >= rank) break;
+    if (dimension_of_part(d) >= rank) continue;
+    if (is_stride_part(d)) {
+      out.push_back({d, {}});
+      continue;
+    }
     sym::Promise promise;
     if (unbacked.contains(d)) promise.kind = sym::Promise::Kind::kUnbacked;
     if (!ignored && (dynamic.contains(d) || strict.contains(d))) {

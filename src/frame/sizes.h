@@ -7,27 +7,34 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ops/geometry.h"
 #include "sym/environment.h"
 
 namespace flashover::frame {
 
-// Sizes of inputs that change from call to call.
+// Sizes of inputs that change from call to call, and strides that no size explains.
 struct VaryingSizes {
   bool all = false;                                        // of every input
   bool few = true;                                         // those that are 0 or 1 now are traced as larger ones
   bool marked_only = false;                                // else `dims` and `dynamic_sources` count as well
   bool ints = false;                                       // of the arguments are symbols, too
   bool parameters = true;                                  // have such sizes, too
-  std::unordered_map<std::string, std::set<size_t>> dims;  // by the input's path
+  std::unordered_map<std::string, std::set<size_t>> dims;  // parts of geometry (ops/geometry.h), by the input's path
   std::string dynamic_sources, static_sources;             // paths and patterns, commas between
 };
+
+// "x.shape[0]", "x.stride(0)"
+inline std::string part_in_words(const std::string& path, size_t part) {
+  const std::string dim = std::to_string(dimension_of_part(part));
+  return is_stride_part(part) ? path + ".stride(" + dim + ")" : path + ".shape[" + dim + "]";
+}
 
 // A size that was to be a symbol, and what became of it.
 struct SizeSymbol {
   std::string path;  // of the tensor, or of the number
-  size_t dim = 0;
+  size_t dim = 0;    // a part of its geometry
   bool number = false;
-  std::string in_words() const { return number ? path : path + ".shape[" + std::to_string(dim) + "]"; }
+  std::string in_words() const { return number ? path : part_in_words(path, dim); }
   std::string name, stands_for;  // "s0"; in the program's words: itself, another size, an expression, or `value`
   sym::Expr canonical;           // the same as an expression
   bool fixed = false;            // it is one number

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "guards/guarded_test.h"
+#include "ops/geometry.h"
 
 namespace flashover::guards {
 namespace {
@@ -135,12 +136,15 @@ TEST(Facts, SizesThatChangedAreNamed) {
   using Changed = std::vector<std::pair<std::string, size_t>>;
   const auto changed = [&](const char* now) {
     PyObject* args[] = {py[now]};
-    return g.program().changed_sizes(args);
+    return g.program().changed_geometry(args);
   };
   EXPECT_EQ(changed("torch.zeros(4, 3)"), Changed{});
   EXPECT_EQ(changed("torch.zeros(5, 3)"), (Changed{{"x", 0}}));
   EXPECT_EQ(changed("torch.zeros(5, 2)"), (Changed{{"x", 0}, {"x", 1}}));
   EXPECT_EQ(changed("torch.zeros(5, 3, dtype=torch.int64)"), Changed{}) << "another dtype is no other size";
+  EXPECT_EQ(changed("torch.zeros(4, 8)[:, :3]"), (Changed{{"x", kMaxSymbolicRank}}));
+  EXPECT_EQ(changed("torch.zeros(5, 8)[:, :2]"), (Changed{{"x", 0}, {"x", 1}, {"x", kMaxSymbolicRank}}));
+  EXPECT_EQ(changed("torch.zeros(3, 4).t()"), Changed{}) << "these strides follow from the sizes, too";
   EXPECT_EQ(changed("torch.zeros(5)"), Changed{});
   EXPECT_EQ(changed("3"), Changed{});
 }

@@ -45,8 +45,9 @@ class GuardProgram {
   std::string explain_failure(PyObject* const* args) const { return failure(args).text(); }
   // Paths of the numbers (float, int) that are guarded by value and have other values now.
   virtual std::vector<std::string> changed_numbers(PyObject* const* args) const = 0;
-  // Tensors that are as they were but for sizes that are guarded by value: their paths, and a dimension of each such size.
-  virtual std::vector<std::pair<std::string, size_t>> changed_sizes(PyObject* const* args) const = 0;
+  // Tensors that are as they were but for sizes, and strides that no size explains, which are guarded by value: their
+  // paths, and each such part of their geometry (ops/geometry.h).
+  virtual std::vector<std::pair<std::string, size_t>> changed_geometry(PyObject* const* args) const = 0;
   // Paths of objects that are guarded by identity, and of classes, which are other ones now; with those (borrowed).
   virtual std::vector<std::pair<std::string, PyObject*>> changed_objects(PyObject* const* args) const = 0;
   virtual std::vector<std::string> describe() const = 0;

@@ -163,11 +163,11 @@ class CompiledGuards final : public GuardProgram, private ProgramState {
     return out;
   }
 
-  std::vector<std::pair<std::string, size_t>> changed_sizes(PyObject* const* args) const override {
+  std::vector<std::pair<std::string, size_t>> changed_geometry(PyObject* const* args) const override {
     std::vector<std::pair<std::string, size_t>> out;
     for_each_changed(args, [&](SourceId id, int32_t fact, PyObject* now) {
       if (table_.facts()[fact].kind != FactKind::kTensor || !is_tensor(now)) return;
-      for (size_t d : other_sizes(table_.spec(fact), now)) out.emplace_back(str(table_.observations(), id), d);
+      for (size_t part : other_parts(table_.spec(fact), now)) out.emplace_back(str(table_.observations(), id), part);
     });
     return out;
   }

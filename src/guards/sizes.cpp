@@ -58,13 +58,15 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::Asked
   const auto equal = [&](const std::string& part, Expr e, std::string where) {
     return Words{part + " == " + in_words(e.str(), names), part, words_of(e), std::move(where)};
   };
-  // Each symbol is a size of some input: it is read where it is met first.
+  // Each symbol is a size or a stride of some input: it is read where it is met first.
+  const auto read = [&](const Input& in, Op op, const Sizes& parts) {
+    for (size_t d = 0; d < parts.size(); ++d)
+      if (parts[d].kind() == sym::Kind::kVar && !known_.contains(parts[d]))
+        known_.emplace(parts[d], add({op, {}, in.object, static_cast<int32_t>(d)}));
+  };
+  for (const Input& in : inputs) read(in, in.number ? Op::kNumber : Op::kSize, in.type.sizes);
   for (const Input& in : inputs)
-    for (size_t d = 0; d < in.type.rank(); ++d) {
-      const Expr e = in.type.sizes[d];
-      if (e.kind() != sym::Kind::kVar || known_.contains(e)) continue;
-      known_.emplace(e, add({in.number ? Op::kNumber : Op::kSize, {}, in.object, static_cast<int32_t>(d)}));
-    }
+    if (!in.number) read(in, Op::kStride, in.type.strides);
   for (const Input& in : inputs) {
     if (in.number) {
       const int32_t expected = compile(in.type.sizes[0]);
@@ -93,6 +95,8 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::Asked
       }
       if (!stride.is_const()) {
         const int32_t expected = compile(strides[d]);
+        const Step& s = steps_[static_cast<size_t>(expected)];
+        if (s.op == Op::kStride && s.a == in.object && s.b == at) continue;
         check(Relation::kEqual, add({Op::kStride, {}, in.object, at}), expected,
               equal(stride_in_words(in, d), stride, ""));
       }

@@ -3,7 +3,7 @@
 //   In        the types of its inputs (sym::Expr over size symbols) and what the trace asked of them (SizeGuard)
 //   Out       yes / no, for the tensors of a call
 //   Promises  no Python, no allocation; nothing but what is symbolic is compared (the rest is TensorSpec's)
-//   Declines  make(): a symbol that is no size of any input (InternalError)
+//   Declines  make(): a symbol that is no size or stride of any input (InternalError)
 #pragma once
 #include <Python.h>
 
@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "guards/guards.h"
+#include "ops/geometry.h"
 #include "ops/types.h"
 #include "sym/environment.h"
 
 namespace flashover::guards {
 
-// Which parts of a tensor's geometry are symbols: bit d for the size of dimension d, bit 16 + d for its stride.
-constexpr size_t kMaxSymbolicRank = 16;
+// Which parts of a tensor's geometry (ops/geometry.h) are symbols: a bit for each.
 int64_t symbolic_parts(const TensorType& type);
 
 // Sizes in the program's words: "4*x.shape[0] <= 8" for "4*s0 <= 8". names: by symbol.

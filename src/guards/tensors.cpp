@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ops/geometry.h"
 
 namespace flashover::guards {
 namespace {
@@ -153,6 +154,9 @@ bool matches(PyObject* object, const TensorSpec& s) {
 int32_t rank_of(PyObject* tensor) { return static_cast<int32_t>(impl_of(tensor)->dim()); }
 int64_t size_of(PyObject* tensor, int32_t dim) { return impl_of(tensor)->sizes()[static_cast<size_t>(dim)]; }
 int64_t stride_of(PyObject* tensor, int32_t dim) { return impl_of(tensor)->strides()[static_cast<size_t>(dim)]; }
+int64_t geometry_of(PyObject* tensor, size_t part) {
+  return (is_stride_part(part) ? stride_of : size_of)(tensor, static_cast<int32_t>(dimension_of_part(part)));
+}
 
 namespace {
 // The members that are compared, from sizes_and_strides_ to key_set_, lie together.
@@ -318,7 +322,7 @@ std::string difference(const TensorSpec& was, const TensorSpec& now) {
   return out;
 }
 
-std::vector<size_t> other_sizes(const TensorSpec& was, PyObject* tensor) {
+std::vector<size_t> other_parts(const TensorSpec& was, PyObject* tensor) {
   TensorSpec same_geometry = was;
   const c10::TensorImpl* t = impl_of(tensor);
   if (!t || t->has_symbolic_sizes_strides() || t->layout() != c10::kStrided || t->is_nested() || t->dim() != was.rank)
@@ -327,8 +331,16 @@ std::vector<size_t> other_sizes(const TensorSpec& was, PyObject* tensor) {
   same_geometry.geometry = now.geometry;
   if (!(same_geometry == now)) return {};
   std::vector<size_t> out;
-  for (size_t d = 0; d < static_cast<size_t>(was.rank); ++d)
-    if (was.geometry[d] != TensorSpec::kAny && was.geometry[d] != now.geometry[d]) out.push_back(d);
+  const auto rank = static_cast<size_t>(was.rank);
+  const auto differs = [&](size_t i) {
+    return was.geometry[i] != TensorSpec::kAny && was.geometry[i] != now.geometry[i];
+  };
+  const size_t dims = std::min(rank, kMaxSymbolicRank);
+  for (size_t d = 0; d < dims; ++d)
+    if (differs(d)) out.push_back(d);
+  const std::vector<bool> spanned = spanned_strides(t->sizes(), t->strides());
+  for (size_t d = 0; d < dims; ++d)
+    if (!spanned[d] && differs(rank + d)) out.push_back(kMaxSymbolicRank + d);
   return out;
 }
 

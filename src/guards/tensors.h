@@ -35,6 +35,7 @@ bool matches(PyObject* object, const TensorSpec& spec);
 int32_t rank_of(PyObject* tensor);
 int64_t size_of(PyObject* tensor, int32_t dim);
 int64_t stride_of(PyObject* tensor, int32_t dim);
+int64_t geometry_of(PyObject* tensor, size_t part);  // ops/geometry.h
 
 // What a tensor that matched looked like in memory: while it looks the same it still matches, and comparing costs a
 // fraction of matches(). A tensor that looks different may match all the same (its storage offset is in there).
@@ -57,8 +58,9 @@ struct TensorCompare {
 void take_look(PyObject* tensor, TensorLooks& all, TensorCompare& compare);
 // How many of the first look as they did. Quick for neighbours of one look.
 size_t look_the_same(const TensorCompare* compares, size_t count);
-// The dimensions whose sizes are others, if nothing else differs that does not follow from them; kAny equals all.
-std::vector<size_t> other_sizes(const TensorSpec& was, PyObject* tensor);
+// The parts of its geometry that are others, if nothing else differs; kAny equals all. Strides that follow from the
+// sizes are none of them.
+std::vector<size_t> other_parts(const TensorSpec& was, PyObject* tensor);
 std::string str(const TensorSpec& spec);
 std::string difference(const TensorSpec& was, const TensorSpec& now);  // "size(0) is 4, not 3"
 

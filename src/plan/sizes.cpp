@@ -140,11 +140,14 @@ std::vector<SizeSource> size_sources(const Plan& p) {
     if (found.contains(symbol)) continue;
     const sym::Expr s = sym::size_symbol(symbol);
     const size_t before = out.size();
-    for (size_t i = 0; i < p.inputs.size() && out.size() == before; ++i) {
-      const Sizes& sizes = p.inputs[i].type.sizes;
-      const auto at = std::ranges::find(sizes, s);
-      if (at != sizes.end()) out.push_back({symbol, static_cast<int32_t>(i), static_cast<int32_t>(at - sizes.begin())});
-    }
+    for (const bool stride : {false, true})
+      for (size_t i = 0; i < p.inputs.size() && out.size() == before; ++i) {
+        const TensorType& type = p.inputs[i].type;
+        const Sizes& parts = stride ? type.strides : type.sizes;
+        const auto at = std::ranges::find(parts, s);
+        if (at != parts.end())
+          out.push_back({symbol, static_cast<int32_t>(i), static_cast<int32_t>(at - parts.begin()), stride});
+      }
     if (out.size() == before) throw Declined("symbolic size: " + s.str() + " is no size of an input");
   }
   return out;

@@ -1,11 +1,11 @@
 // A plan with size symbols, and the plan of constant sizes that serves calls of one size.
 //
 //   In        a plan whose sizes, strides, offsets, arguments and launches are expressions over size symbols, each of
-//             which is a size of some input as it is, or of a result of a step that finds it (a size point)
+//             which is a size or a stride of some input as it is, or of a result of a step that finds it (a size point)
 //   Out       where to read the symbols' values from a call's inputs; the plan with the values in their place; or only
 //             the numbers, which is many times cheaper
 //   Promises  with_sizes() leaves no symbol; it checks nothing else (verify() of what it returns does)
-//   Declines  a symbol that is no input's size, a frozen part that depends on one (Declined)
+//   Declines  a symbol that is no input's size or stride, a frozen part that depends on one (Declined)
 #pragma once
 #include <cstdint>
 #include <span>
@@ -18,9 +18,10 @@
 
 namespace flashover::plan {
 
-// Symbol `symbol` is size `dim` of input `input`.
+// Symbol `symbol` is the size of dimension `dim` of input `input`, or its stride.
 struct SizeSource {
   int32_t symbol = 0, input = 0, dim = 0;
+  bool stride = false;
 };
 // Of all symbols that occur but those that size points find, by symbol.
 std::vector<SizeSource> size_sources(const Plan& p);

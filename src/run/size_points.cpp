@@ -332,7 +332,8 @@ class ExecutableInParts final : public Executable {
     outputs.resize(plan_.outputs.size());
     SizeValues values(symbols_);
     for (const plan::SizeSource& s : sources_)
-      values.set(s.symbol, inputs[s.input]->sizes().at(static_cast<size_t>(s.dim)));
+      values.set(s.symbol,
+                 (s.stride ? inputs[s.input]->strides() : inputs[s.input]->sizes()).at(static_cast<size_t>(s.dim)));
     std::vector<at::Tensor> passed(passed_), made;
     for (at = 0; at < parts_.size(); ++at) {
       const Part& p = parts_[at];

@@ -139,9 +139,9 @@ class SizedExecutable final : public Executable {
     thread_local Programs::Values values;
     values.clear();
     for (const plan::SizeSource& s : programs_->sources()) {
-      const auto sizes = inputs[s.input]->sizes();
-      if (static_cast<size_t>(s.dim) >= sizes.size()) throw InternalError("run: an input has too few dimensions");
-      values.push_back(sizes[static_cast<size_t>(s.dim)]);
+      const auto parts = s.stride ? inputs[s.input]->strides() : inputs[s.input]->sizes();
+      if (static_cast<size_t>(s.dim) >= parts.size()) throw InternalError("run: an input has too few dimensions");
+      values.push_back(parts[static_cast<size_t>(s.dim)]);
     }
     return programs_->of(values);
   }

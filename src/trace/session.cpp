@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "compat/names.h"
+#include "ops/geometry.h"
 #include "ops/names.h"
 #include "torch/autocast.h"
 #include "torch/size_node.h"
@@ -98,35 +99,45 @@ PyObject* decline_class() {
 
 namespace {
 
-// Symbols for the sizes of these dimensions. A stride that is what the dimensions within it span is that product;
-// another one is a number. False: there are none.
+// Symbols for these sizes. A stride that is what the dimensions within it span is that product; another one is a symbol
+// where it is among `symbolic`, else a number. False: there are none.
 bool give_symbols(sym::Environment& environment, TensorType& type, const std::vector<SymbolicSize>& symbolic,
                   int32_t input, std::vector<std::pair<int32_t, int32_t>>& sources) {
-  const Sizes sizes = type.sizes, strides = type.strides;
-  bool any = false;
-  for (const auto& [d, promise, instead] : symbolic) {
-    const int64_t now = d >= sizes.size() ? 0 : instead != 0 ? instead : sizes[d].value();
-    if (now < sym::kLeastPresumed) continue;
-    type.sizes[d] = environment.add(now, promise);
-    sources.emplace_back(input, static_cast<int32_t>(d));
-    any = true;
+  std::vector<int64_t> sizes, strides;
+  for (size_t d = 0; d < type.rank(); ++d) {
+    sizes.push_back(type.sizes[d].value());
+    strides.push_back(type.strides[d].value());
   }
-  if (!any) return false;
-  std::vector<size_t> order(sizes.size());
-  for (size_t d = 0; d < order.size(); ++d) order[d] = d;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(strides[a].value(), -static_cast<int64_t>(a)) <
-           std::pair(strides[b].value(), -static_cast<int64_t>(b));
-  });
+  std::vector<bool> open_strides(type.rank());
+  bool any = false;
+  const auto add = [&](size_t part, int64_t now, const sym::Promise& promise) {
+    sources.emplace_back(input, static_cast<int32_t>(part));
+    any = true;
+    return environment.add(now, promise);
+  };
+  for (const auto& [part, promise, instead] : symbolic) {
+    const size_t d = dimension_of_part(part);
+    if (d >= type.rank()) continue;
+    const int64_t now = instead != 0 ? instead : sizes[d];
+    if (is_stride_part(part))
+      open_strides[d] = strides[d] >= sym::kLeastPresumed;
+    else if (now >= sym::kLeastPresumed)
+      type.sizes[d] = add(part, now, promise);
+  }
+  const std::vector<bool> spanned = spanned_strides(sizes, strides);
   sym::Expr span = 1;
-  int64_t real_span = 1;
-  for (size_t d : order) {
-    if (real_span == strides[d].value()) type.strides[d] = span;
+  for (size_t d : inner_first(strides)) {
+    if (spanned[d]) {
+      type.strides[d] = span;
+    } else if (open_strides[d]) {
+      type.strides[d] = add(kMaxSymbolicRank + d, strides[d], {});
+      // Whether its elements share places is asked of every tensor; that these do not is the usual case.
+      if (environment.now(span) <= strides[d]) environment.holds(sym::Relation::kLessEqual, span, type.strides[d]);
+    }
     // As ATen: of empty dimensions, too.
     span = type.strides[d] * (type.sizes[d].is_const(0) ? sym::Expr(1) : type.sizes[d]);
-    real_span = strides[d].value() * std::max<int64_t>(sizes[d].value(), 1);
   }
-  return true;
+  return any;
 }
 
 }  // namespace
