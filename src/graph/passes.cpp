@@ -11,6 +11,7 @@
 #include "graph/passes/cuda_library.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
+#include "graph/passes/expand_encoder_layers.h"
 #include "graph/passes/flush_denormals.h"
 #include "graph/passes/fold.h"
 #include "graph/passes/fold_batch_norm.h"
@@ -99,12 +100,19 @@ constexpr Pass kPasses[] = {
      {kProgram},
      "functionalize late_reads",
      "Python makes masks, positions and casts again layer by layer: one of each, before patterns count uses"},
+    {"expand_encoder_layers",
+     unless_eagers_bits<plain<expand_encoder_layers>>,
+     kFunctional,
+     kFunctional,
+     {kProgram},
+     "cse",
+     "on the CPU: fast paths of transformer layers become products that are packed, and attention of ours"},
     {"hoist_slices",
      by_machine<hoist_slices>,
      kFunctional,
      kFunctional,
      {kProgram},
-     "cse",
+     "cse expand_encoder_layers",
      "rows that nobody reads are not computed; before libraries are chosen by the number of rows"},
     {"insert_device_copies",
      plain<insert_device_copies>,
