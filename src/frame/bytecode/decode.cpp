@@ -211,9 +211,14 @@ bool is_library(PyCodeObject* code) {
   if (file.ends_with("/flashover/_sized.py")) return true;
   if (file.ends_with("/flashover/_substitutes.py"))
     return std::string_view(PyUnicode_AsUTF8(code->co_name)).starts_with("_whole_");
-  const bool installed = file.find("-packages/") != file.npos;
-  if (installed)
-    return file.find("-packages/torch/") != file.npos && file.find("-packages/torch/nn/modules/") == file.npos;
+  // What works on arrays goes through many functions of its own for one call, none of which leads to a tensor.
+  constexpr std::string_view kLibraries[] = {"torch/", "numpy/", "scipy/", "pandas/", "sklearn/", "PIL/"};
+  constexpr std::string_view kInstalled = "-packages/";
+  if (const size_t at = file.find(kInstalled); at != file.npos) {
+    const std::string_view package = file.substr(at + kInstalled.size());
+    return std::ranges::any_of(kLibraries, [&](std::string_view l) { return package.starts_with(l); }) &&
+           !package.starts_with("torch/nn/modules/");
+  }
   return !standard.empty() && file.substr(0, standard.size()) == standard;
 }
 

@@ -40,7 +40,7 @@ struct Flow {
 Flow flow_of(const BytecodeInstruction& in, int pc);
 enum class LocalUse : uint8_t { kNone, kReads, kWrites };
 LocalUse local_use(const BytecodeInstruction& in, int local);
-bool is_library(PyCodeObject* code);        // of Python's or torch's own, but for torch.nn
+bool is_library(PyCodeObject* code);        // of Python, torch (but for torch.nn) or numpy and its like
 bool reads_its_locals(PyCodeObject* code);  // locals(), exec() ...: every local counts
 
 }  // namespace flashover::frame

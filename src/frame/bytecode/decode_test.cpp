@@ -171,6 +171,7 @@ import json
   EXPECT_TRUE(is_library(code("other_file('/v/site-packages/torch/functional.py')")));
   EXPECT_FALSE(is_library(code("other_file('/v/site-packages/torch/nn/modules/linear.py')"))) << "a model's own layers";
   EXPECT_FALSE(is_library(code("other_file('/v/site-packages/timm/models.py')")));
+  EXPECT_TRUE(is_library(code("other_file('/v/site-packages/numpy/linalg/_linalg.py')")));
   int reads = 0, writes = 0;
   for (const BytecodeInstruction& in : decode(code("plain.__code__"))->instructions) {
     reads += local_use(in, 0) == LocalUse::kReads;
