@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import itertools
 import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch.utils._pytree as pytree
 from flashover import exc
 from flashover._program import Bounds, Program, capture, leaf_paths, named_tensors
 from flashover._reasons import reason_of
-from flashover.fx_graph import Emitter, size_value
+from flashover.fx_graph import Emitter, SizeNodes, size_value
 
 _RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -172,13 +173,56 @@ def _faults_of_marks(error: str, module: Any, given: Any, changing: dict[int, di
     return out
 
 
+_SAYS_OF_SIZES = (torch.ops.aten._assert_scalar.default, torch.ops.aten.sym_constrain_range_for_size.default)
+
+
+class _Emitter(Emitter):
+    """With torch's words for what a capture says of sizes that follow from data."""
+
+    def __init__(self, graph: Any, data: dict[str, Any]) -> None:
+        super().__init__(graph, {**data["graph"], "places": data["places"]})
+        self.sizes = SizeNodes(self)
+
+    def require(self, compare: Callable[[Any, Any], Any], a: Any, b: Any, what: str) -> None:
+        if isinstance(a, int) and isinstance(b, int) and compare(a, b):
+            return
+        holds = self.graph.call_function(compare, (a, b))
+        self.graph.call_function(torch.ops.aten._assert_scalar.default, (holds, what))
+
+    def node(self, op: str, args: Sequence[Any], outs: Sequence[int], place: str) -> bool:
+        if op == "flashover.size_of_data.default":
+            names = (name for name, (value, _, _) in self.description["places"].items() if value == outs[0])
+            size = self.graph.call_function(torch.ops.aten.item.default, (self.real(args[0]),))
+            self.graph.call_function(torch.ops.aten.sym_constrain_range_for_size.default, (size,), {"min": 0})
+            self.require(operator.ge, size, 0, "a size that follows from data is negative")
+            self.sizes[next(names)] = self.values[outs[0]] = size
+        elif op == "flashover.check_sizes.default":
+            a, b, relation, what = args
+            compare = (operator.eq, operator.ne, operator.lt, operator.le)[relation]
+            self.require(compare, self.real(a), self.real(b), what)
+        else:
+            return super().node(op, args, outs, place)
+        return True
+
+
 class _Propagate(torch.fx.Interpreter):
-    """Runs a graph on fake tensors; each node keeps its value."""
+    """Runs a graph on fake tensors; each node keeps its value, and which sizes that follow from data it finds."""
+
+    def __init__(self, module: torch.fx.GraphModule, shape_env: Any) -> None:
+        super().__init__(module)
+        self.shape_env = shape_env
 
     def run_node(self, n: Any) -> Any:
-        result = super().run_node(n)
+        from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+
+        # What torch's shape functions ask of sizes is no condition of the program: the capture has those. What the
+        # graph itself says of sizes that follow from data is one.
+        with contextlib.nullcontext() if n.target in _SAYS_OF_SIZES else self.shape_env.suppress_guards():
+            result = super().run_node(n)
         if n.op != "output":
             n.meta["val"] = result
+            if found := compute_unbacked_bindings(self.shape_env, result):
+                n.meta["unbacked_bindings"] = found
         return result
 
 
@@ -189,7 +233,7 @@ class _Builder:
         self.module, self.program, self.args, self.kwargs = module, program, args, kwargs
         self.specs = specs
         self.graph = torch.fx.Graph()
-        self.emitter = Emitter(self.graph, program.data["graph"])
+        self.emitter = _Emitter(self.graph, program.data)
         self.lifted: list[tuple[str, str, torch.Tensor, Any]] = []  # kind, name, tensor, placeholder
         self.user: list[Any] = []  # placeholders, by leaf
 
@@ -213,18 +257,16 @@ class _Builder:
             if node.op == "call_function" and node.target is torch.ops.aten.sym_size.int and not node.users:
                 self.graph.erase_node(node)
         gm = torch.fx.GraphModule({}, self.graph)
-        gm.meta["inline_constraints"] = {}  # of sizes that follow from data: there are none
         self._module_stacks()
         with mode, torch.no_grad():
             self._relate_sizes(fakes)
             lifted = [mode.from_tensor(tensor, static_shapes=True) for _, _, tensor, _ in self.lifted]
-            # What torch's shape functions ask of sizes is no condition of the program: the capture has those. (Some
-            # operators take symbols for sizes in Python alone.)
-            with mode.shape_env.suppress_guards(), enable_python_dispatcher():
+            with enable_python_dispatcher():  # some operators take symbols for sizes in Python alone
                 try:
-                    _Propagate(gm).run(*lifted, *fakes)
+                    _Propagate(gm, mode.shape_env).run(*lifted, *fakes)
                 except Exception as error:
                     raise exc.ExportError(f"cannot be exported: torch's fake tensors fail: {error}") from error
+        gm.meta["inline_constraints"] = self._sizes_of_data(gm, mode.shape_env)
         return self._exported(gm, outputs, self._constraints(mode, gm, shapes, equalities, signature))
 
     # -- sizes --
@@ -283,10 +325,14 @@ class _Builder:
                 left, right = (size_value(e, sizes, _quotient_of_small) for e in (a, b))
                 if compare(left, right):
                     continue
-                holds = self.graph.call_function(compare, (self.emitter.size(a), self.emitter.size(b)))
                 what = f"the program was captured for sizes with {text}"
-                self.graph.call_function(torch.ops.aten._assert_scalar.default, (holds, what))
+                self.emitter.require(compare, self.emitter.size(a), self.emitter.size(b), what)
                 break
+
+    def _sizes_of_data(self, gm: torch.fx.GraphModule, shape_env: Any) -> dict[Any, Any]:
+        """The ranges of sizes that follow from data, by torch's symbols."""
+        found = (n.meta.get("unbacked_bindings", {}) for n in gm.graph.nodes)
+        return {symbol: shape_env.var_to_range[symbol] for bindings in found for symbol in bindings}
 
     def _relate_sizes(self, fakes: list[Any]) -> None:
         """What the capture found of sizes, told to torch's: equal ones, and what holds of them in each call."""

@@ -463,6 +463,19 @@ def _whole_pad_packed_sequence(
     return padded.index_select(0 if batch_first else 1, back), lengths[back.cpu()]
 
 
+def _constrain_range(size: Any, *, min: int | None = None, max: int | None = None) -> None:
+    """The operators sym_constrain_range and sym_constrain_range_for_size, which take numbers: of a size a check."""
+    if min is not None:
+        torch._check(size >= min)
+    if max is not None:
+        torch._check(size <= max)
+
+
+def _assert_scalar(condition: Any, assert_msg: str) -> None:
+    if not condition:
+        raise RuntimeError(assert_msg)
+
+
 _packs = _C.Disabled(lambda: None, "a packed sequence with such lengths")
 _give_up = _C.Disabled(lambda: None, "a control flow operator whose branches or steps cannot be part of a graph")
 
@@ -519,3 +532,8 @@ def diag_at(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor:
 def register() -> None:
     for (module, name), function in _TABLE.items():
         _C.substitute(module, name, function)
+    aten = torch.ops.aten
+    for operator in (aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default):
+        _C.put_in_place(operator, _constrain_range)
+    for assertion in (torch._assert_scalar, aten._assert_scalar.default):
+        _C.put_in_place(assertion, _assert_scalar)

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from flashover import _repro
-from flashover.fx_graph import Emitter, placeholder_names
+from flashover.fx_graph import Emitter, SizeNodes, placeholder_names
 
 aten = torch.ops.aten
 Run = Callable[[Sequence[Any]], Sequence[Any] | None]
@@ -51,20 +51,6 @@ class RandomState:
 
 class OtherVersion(Exception):
     """Compiled code took something for granted that is not so in this call, which another version serves."""
-
-
-class _Sizes(dict[str, Any]):
-    """By a size symbol's name, the node that reads it off a tensor; made where it is first asked for."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        super().__init__()
-        self._emitter = emitter
-
-    def __missing__(self, name: str) -> Any:
-        value, dim, stride = self._emitter.description["places"][name]
-        of = aten.sym_stride.int if stride else aten.sym_size.int
-        self[name] = node = self._emitter.graph.call_function(of, (self._emitter.values[value], dim))
-        return node
 
 
 class WatchedGraph:
@@ -131,7 +117,7 @@ class WatchedGraph:
         assert self._known is not None
         description, root = self._known["graph"], torch.nn.Module()
         emitter = Emitter(fx.Graph(), description)
-        emitter.sizes = _Sizes(emitter)
+        emitter.sizes = SizeNodes(emitter)
         emitter.description = {**description, "places": self._known["places"]}
         names = placeholder_names([source for _, _, source in description["inputs"]])
         attributes = []

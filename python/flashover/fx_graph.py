@@ -227,13 +227,13 @@ class Emitter:
         """False: an operator is Flashover's own, and has no form in ATen."""
         for op, args, outs, place in self.description["nodes"]:
             first = len(self.graph.nodes)
-            if not self._node(op, args, outs, place):
+            if not self.node(op, args, outs, place):
                 return False
             for made in itertools.islice(reversed(self.graph.nodes), len(self.graph.nodes) - first):
                 made.meta.setdefault("stack_trace", place)
         return True
 
-    def _node(self, op: str, args: Sequence[Any], outs: Sequence[int], place: str) -> bool:
+    def node(self, op: str, args: Sequence[Any], outs: Sequence[int], place: str) -> bool:
         if op.startswith("functional."):
             return self.functional(op, args, outs)
         if op == "prim.full":
@@ -249,6 +249,20 @@ class Emitter:
 
     def _item(self, made: Any, i: int) -> Any:
         return self.graph.call_function(operator.getitem, (made, i))
+
+
+class SizeNodes(dict[str, Any]):
+    """By a size symbol's name, the node that reads it off a tensor; made where it is first asked for."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        super().__init__()
+        self._emitter = emitter
+
+    def __missing__(self, name: str) -> Any:
+        value, dim, stride = self._emitter.description["places"][name]
+        of = aten.sym_stride.int if stride else aten.sym_size.int
+        self[name] = node = self._emitter.graph.call_function(of, (self._emitter.values[value], dim))
+        return node
 
 
 def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor]) -> Any:

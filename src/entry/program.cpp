@@ -179,9 +179,12 @@ PyObject* examples_of(Entry& e, PyObject* const* objects) {
   });
 }
 
+// Of the sizes that a call comes with. (What is taken for so of sizes that follow from data the graph checks.)
 PyObject* facts_of(const graph::Graph& g) {
   static constexpr const char* kRelations[] = {"==", "!=", "<", "<="};
-  return list_of(g.facts.sizes, [](const sym::SizeGuard& s) {
+  std::vector<sym::SizeGuard> facts = g.facts.sizes;
+  std::erase_if(facts, [](const sym::SizeGuard& s) { return sym::has_data_size(s.a) || sym::has_data_size(s.b); });
+  return list_of(facts, [](const sym::SizeGuard& s) {
     Reference a(frame::size_expression(s.a)), b(frame::size_expression(s.b));
     return Py_BuildValue("(sNNs)", kRelations[static_cast<size_t>(s.relation)], a.release(), b.release(),
                          sym::str(s).c_str());
@@ -218,15 +221,15 @@ PyObject* describe_program(Entry& e, PyObject* const* objects) {
   Reference problems(list_of(problems_of(e), new_text)), writes(list_of(writes_of(e, objects), new_text));
   Reference result(PyList_GET_SIZE(problems.p) == 0 ? result_of(e, objects, markers.p) : Py_NewRef(Py_None));
   Reference examples(examples_of(e, objects)), graph(to_python(c.graph, true)), facts(facts_of(c.graph));
-  Reference sizes(input_sizes(c.graph)), text(new_text(graph::print(c.graph)));
+  Reference sizes(input_sizes(c.graph)), places(places_of_symbols(c.graph)), text(new_text(graph::print(c.graph)));
   Reference seen(list_of(e.seen, [](const SeenOfTensor& s) {
     return Py_BuildValue("(sN)", s.fact.c_str(), PyLong_FromVoidPtr(const_cast<PyObject*>(s.tensor)));
   }));
-  return Py_BuildValue("{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:s}", "writes", writes.release(), "graph",
+  return Py_BuildValue("{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:s}", "writes", writes.release(), "graph",
                        graph.release(), "text", text.release(), "inputs", examples.release(), "input_sizes",
                        sizes.release(), "markers", markers.release(), "result", result.release(), "facts",
-                       facts.release(), "problems", problems.release(), "seen", seen.release(), "static_because",
-                       e.static_because.c_str());
+                       facts.release(), "problems", problems.release(), "seen", seen.release(), "places",
+                       places.release(), "static_because", e.static_because.c_str());
 }
 
 std::string plan_of_program(const std::string& graph, const compile::Options& options,

@@ -108,4 +108,26 @@ PyObject* to_python(const graph::Graph& g, bool sizes) {
                        "memory", memory);
 }
 
+PyObject* places_of_symbols(const graph::Graph& g) {
+  Reference out(PyDict_New());
+  const auto note = [&](ValueId v, const Sizes& of, bool stride) {
+    for (size_t d = 0; d < of.size(); ++d) {
+      if (of[d].kind() != sym::Kind::kVar) continue;
+      const std::string name(of[d].name());
+      if (PyDict_GetItemString(out.p, name.c_str())) continue;
+      Reference place(Py_BuildValue("(iii)", v, static_cast<int>(d), stride ? 1 : 0));
+      if (PyDict_SetItemString(out.p, name.c_str(), place.p) != 0) throw python_error();
+    }
+  };
+  for (const bool stride : {false, true}) {
+    const auto note_value = [&](ValueId v) {
+      if (v != kNoValue) note(v, stride ? g.type(v).strides : g.type(v).sizes, stride);
+    };
+    for (const graph::Input& in : g.inputs) note_value(in.value);
+    for (const graph::Node& n : g.nodes)
+      for (const ValueId v : n.outs) note_value(v);
+  }
+  return out.release();
+}
+
 }  // namespace flashover::entry

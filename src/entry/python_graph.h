@@ -28,4 +28,7 @@ struct Reference {
 // sizes: those that are symbols are frame::size_expression()s; else a graph with such declines.
 PyObject* to_python(const graph::Graph& g, bool sizes = false);
 
+// {name: (value, dimension, whether it is a stride there)}: where each symbol of a size stands. New reference.
+PyObject* places_of_symbols(const graph::Graph& g);
+
 }  // namespace flashover::entry

@@ -95,9 +95,24 @@ PyObject* substitute_of(PyObject* f) {
   return found;
 }
 
+namespace {
+std::unordered_map<PyObject*, PyObject*>& own_polyfills() {  // both are kept alive
+  static std::unordered_map<PyObject*, PyObject*> table;
+  return table;
+}
+}  // namespace
+
+void put_in_place(PyObject* callable, PyObject* function) {
+  if (own_polyfills().emplace(callable, function).second) {
+    Py_INCREF(callable);
+    Py_INCREF(function);
+  }
+}
+
 // torch's table has its own polyfills as well, which serve its tracer.
 PyObject* polyfill_of(PyObject* f) {
   static PyObject* table = nullptr;  // owned
+  if (const auto own = own_polyfills().find(f); own != own_polyfills().end()) return own->second;
   if (!PyFunction_Check(f) && !PyCFunction_Check(f) && !PyType_Check(f)) return nullptr;
   if (table == nullptr) {
     PyObject* kind = of_module("torch._dynamo.variables.functions", "PolyfilledFunctionVariable");

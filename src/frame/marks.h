@@ -20,7 +20,10 @@ Mark mark_of(PyObject* callable);
 // traced. Known by names, so that nothing has to be imported for it.
 void substitute(PyObject* module, PyObject* qualname, PyObject* replacement);
 PyObject* substitute_of(PyObject* function);  // borrowed; null: there is none
-// The function that the user put in the place of `f` by torch._dynamo.substitute_in_graph; borrowed, null: none.
+// The same for a callable that is no Python function: one of torch's operators, which is there from the start.
+void put_in_place(PyObject* callable, PyObject* function);
+// The function that was put in the place of `f`, by ours or by the user with torch._dynamo.substitute_in_graph;
+// borrowed, null: none.
 PyObject* polyfill_of(PyObject* f);
 // Of functions that torch disabled: what they call is not to be compiled either.
 bool disables_callees(PyObject* function);

@@ -114,6 +114,9 @@ void bind_frame(py::module_& m) {
   m.def("substitute", [](const py::str& module, const py::str& qualname, const py::object& replacement) {
     frame::substitute(module.ptr(), qualname.ptr(), replacement.ptr());
   });
+  m.def("put_in_place", [](const py::object& callable, const py::function& function) {
+    frame::put_in_place(callable.ptr(), function.ptr());
+  });
   m.def("randomness", &trace::randomness);
   m.def("own_operators", &trace::own_operators);
   py::module_ f = m.def_submodule("_frame", "the frame interpreter, for tests");

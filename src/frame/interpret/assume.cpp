@@ -71,11 +71,36 @@ bool Interpreter::is_only_checked(bool floating, bool* compared) {
   }
 }
 
-// A comparison that is an argument of torch._check (what lies under its operands), or that only decides between going
-// on and raising.
+// What is stored now is next an argument of torch._assert_scalar or its operator: `ok = n >= 2; assert_scalar(ok, text)`,
+// as exported programs have it.
+static bool goes_to_assertion(const DecodedCode& code, PyObject* names, int next) {
+  const BytecodeInstruction& store = code.instructions[static_cast<size_t>(next)];
+  if (store.op != STORE_FAST) return false;
+  bool asserts = false;
+  for (int pc = next + 1 + store.skip; pc < static_cast<int>(code.instructions.size());) {
+    const BytecodeInstruction& in = code.instructions[static_cast<size_t>(pc)];
+    if (in.op == LOAD_FAST) return asserts && in.arg == store.arg;
+    if (in.op != LOAD_GLOBAL && in.op != LOAD_ATTR && in.op != LOAD_METHOD && in.op != PUSH_NULL) return false;
+    const auto name = in.op == LOAD_ATTR ? compat::attribute_name_of(in.arg) : in.arg;
+    if (in.op == LOAD_ATTR || in.op == LOAD_METHOD)
+      asserts = asserts || PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, name), "_assert_scalar") == 0;
+    pc += 1 + in.skip;
+  }
+  return false;
+}
+
+static bool is_check(PyObject* called) {
+  static PyObject* const assert_scalar = of_module("torch", "_assert_scalar");
+  return called != nullptr &&
+         ((PyFunction_Check(called) && called == of_module("torch", "_check")) || called == assert_scalar);
+}
+
+// A comparison that is an argument of a check of torch's (what lies under its operands), or that only decides between
+// going on and raising.
 int Interpreter::expected_truth(PyObject* called, const DecodedCode& code, int next) {
-  if (called != nullptr && PyFunction_Check(called) && called == of_module("torch", "_check")) return 1;
+  if (is_check(called)) return 1;
   const auto count = static_cast<int>(code.instructions.size());
+  if (next < count && goes_to_assertion(code, code_of(top_->frame)->co_names, next)) return 1;
   if (next < count && code.instructions[static_cast<size_t>(next)].op == TO_BOOL)
     next += 1 + code.instructions[static_cast<size_t>(next)].skip;
   if (next >= count) return -1;
