@@ -196,6 +196,9 @@ class _Emitter(Emitter):
             self.graph.call_function(torch.ops.aten.sym_constrain_range_for_size.default, (size,), {"min": 0})
             self.require(operator.ge, size, 0, "a size that follows from data is negative")
             self.sizes[next(names)] = self.values[outs[0]] = size
+        elif op == "flashover.number.default":
+            self.values[outs[0]] = number = self.graph.call_function(torch.ops.aten.item.default, (self.real(args[0]),))
+            self._numbers.add(number)
         elif op == "flashover.check_sizes.default":
             a, b, relation, what = args
             compare = (operator.eq, operator.ne, operator.lt, operator.le)[relation]

@@ -434,6 +434,7 @@ PyObject* with_entry(PyObject* self, PyObject* args, PyObject* kwargs, Use&& use
     const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings);
     frame::CaptureRequest request = request_of(c, bound, sizes);
     request.steady_values = s.entries.empty();
+    request.whole = s.settings.backend == kExportBackend;
     entry = make_entry(s, s.settings, s.settings.name, request, {}, s.made);
     if (!entry) return nullptr;
     s.sizes.note(*entry, s.settings);

@@ -355,6 +355,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   else if (request.likely_refuted != nullptr)
     session.sizes().refuted = *request.likely_refuted;
   in.recorder.numbers.takes_the_usual_way = speculation.usual_answers;
+  in.recorder.numbers.in_graph = request.whole;
   in.recorder.numbers.elements = speculation.elements;
   in.recorder.numbers.ints_are_sizes = request.varying_sizes != nullptr && !request.varying_sizes->marked_only;
   in.recorder.numbers.larger_than_few = session.sizes().opens;

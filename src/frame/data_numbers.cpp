@@ -1,7 +1,9 @@
 // Numbers that follow from data: what tensors hold is known once the graph ran. What Python computes of them runs then,
 // with CPython's own arithmetic; tensors that are computed with them are computed of 0-d tensors.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "compat/opcodes.h"
@@ -26,7 +28,9 @@ bool Numbers::follows_data(const NumberStep& s) const {
   if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem || s.kind == NumberStep::Kind::kSize)
     return false;
   const auto does = [&](int32_t i) {
-    return i >= 0 && program.steps[static_cast<size_t>(i)].kind == NumberStep::Kind::kOfData;
+    if (i < 0) return false;
+    const NumberStep::Kind kind = program.steps[static_cast<size_t>(i)].kind;
+    return kind == NumberStep::Kind::kOfData || (in_graph && kind == NumberStep::Kind::kSize);
   };
   return does(s.a) || does(s.b);
 }
@@ -183,6 +187,16 @@ Ref Numbers::held_by_tensor(int32_t step) const {
                          : nullptr);
 }
 
+// math.sqrt and its like by the tensor's method of that name; null: there is none that gives a float.
+static Ref called_on_tensor(PyObject* function, PyObject* tensor) {
+  constexpr std::string_view kMethods[] = {"abs", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "tanh"};
+  const std::string_view name =
+      PyCFunction_Check(function) ? reinterpret_cast<PyCFunctionObject*>(function)->m_ml->ml_name : "";
+  const std::string_view method = name == "fabs" ? "abs" : name;
+  if (std::ranges::find(kMethods, method) == std::end(kMethods)) return {};
+  return Ref::steal(PyObject_CallMethod(tensor, std::string(method).c_str(), nullptr));
+}
+
 // As Python computes floats: what one of two whole numbers or a constant is has to be exact in them.
 Ref Numbers::tensor_of_data(int32_t step) {
   const auto as_float = [](const Ref& t) {
@@ -196,7 +210,7 @@ Ref Numbers::tensor_of_data(int32_t step) {
   const NumberStep s = *computed;
   const auto operand = [&](int32_t i) -> Ref {
     const NumberStep& its = program.steps[static_cast<size_t>(i)];
-    if (its.kind == NumberStep::Kind::kOfData) return tensor_of_data(i);
+    if (its.kind == NumberStep::Kind::kOfData || its.kind == NumberStep::Kind::kSize) return tensor_of_data(i);
     if (its.kind != NumberStep::Kind::kConstant) return {};
     PyObject* o = its.object.get();
     if (PyFloat_CheckExact(o)) return Ref::borrow(o);
@@ -209,8 +223,10 @@ Ref Numbers::tensor_of_data(int32_t step) {
   if (!a) return {};
   if (s.kind == NumberStep::Kind::kCall && s.object.get() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return a;
   if (s.kind == NumberStep::Kind::kUnary && s.op <= 1) return s.op == 0 ? Ref::steal(PyNumber_Negative(a.get())) : a;
+  if (s.kind == NumberStep::Kind::kCall && in_graph) return called_on_tensor(s.object.get(), a.get());
   if (!b) return {};
-  if (may_raise_of_data(step)) must_be_computed_.push_back(step);
+  // (Nothing but the graph computes numbers of a whole program: eager's error is infinity or NaN there.)
+  if (!in_graph && may_raise_of_data(step)) must_be_computed_.push_back(step);
   switch (s.op % NB_INPLACE_ADD) {
     case NB_ADD:
       return Ref::steal(PyNumber_Add(a.get(), b.get()));
@@ -220,6 +236,8 @@ Ref Numbers::tensor_of_data(int32_t step) {
       return Ref::steal(PyNumber_Multiply(a.get(), b.get()));
     case NB_TRUE_DIVIDE:
       return Ref::steal(PyNumber_TrueDivide(a.get(), b.get()));
+    case NB_POWER:  // (the last digit may be another than CPython's)
+      return in_graph ? Ref::steal(PyNumber_Power(a.get(), b.get(), Py_None)) : Ref();
     default:
       return {};
   }

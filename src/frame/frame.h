@@ -218,6 +218,7 @@ struct CaptureRequest {
   int32_t next = -1;         // code unit of the instruction to start with; -1: a call
   bool may_break = false;    // else a break is a decline
   bool torch_calls = false;  // who takes the graph would rather have the program's calls of torch
+  bool whole = false;        // nobody computes numbers beside the graph: those of sizes and of inputs are part of it
   // Where the program asks for sizes that follow from data, the usual answer is taken, with a check, and not a break.
   bool may_assume = false;
   bool steady_values =

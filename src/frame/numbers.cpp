@@ -408,6 +408,7 @@ bool Numbers::all_sizes(PyObject* o, int depth) const {
 }
 
 PyObject* Numbers::item(PyObject* tensor) {
+  if (in_graph) return nullptr;  // it is one that follows from data
   auto host = session_->host_value(tensor);
   if (!host) return nullptr;
   const auto& sources = recorder_.tensor_sources();

@@ -140,6 +140,7 @@ class Numbers {
   bool takes_the_usual_way = false;  // where the program asks for sizes that follow from data, with a check
   bool answered_usually = false;     // it did
   int expected = -1;                 // the truth of the next comparison, where the program goes on for one only
+  bool in_graph = false;             // CaptureRequest::whole
   bool elements = false;             // what a buffer of one element holds may be taken for always so
   bool ints_are_sizes = false;       // those that change may be symbols
   bool larger_than_few = false;      // those that are -1, 0 or 1 in this call are traced as larger ones

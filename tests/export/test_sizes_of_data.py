@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -90,3 +91,47 @@ def test_the_runner(tmp_path: Path) -> None:
     command = [runner, tmp_path / "p.flash", tmp_path / "x.npy", "--out", str(tmp_path / "y")]
     subprocess.run(command, check=True, timeout=100)
     np.testing.assert_allclose(np.load(tmp_path / "y0.npy"), module(other).numpy(), rtol=1e-6)
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x * x.max().item()
+
+
+def computed(x: Tensor) -> Tensor:
+    most = x.max().item()
+    return x * (most * 2 + 1) - math.sqrt(abs(most))
+
+
+def of_sizes(x: Tensor) -> Tensor:
+    return x / x.shape[0] ** 0.5 + math.log(x.shape[0]) - 1 / x.shape[0]
+
+
+def of_whole_numbers(x: Tensor) -> Tensor:
+    return (x * 4).long() * (x.shape[0] / 2)
+
+
+@pytest.mark.parametrize("f", [scaled, computed, of_sizes, of_whole_numbers])
+def test_numbers_are_part_of_the_graph(f: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    program = flashover.export(f, (torch.randn(5, 4),), dynamic_shapes=[{0: Dim("n")}])
+    flashover.package(program, tmp_path / "p.flash", prepare=False)
+    for call in (program.module(), flashover.load(tmp_path / "p.flash")):
+        for rows in (5, 2, 33):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(call(x), f(x))
+
+
+def test_a_size_that_an_argument_holds(tmp_path: Path) -> None:
+    def f(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        count = n.item()
+        torch._check(count >= 0)
+        torch._check(count <= 5)
+        return x[:count].sum(0), torch.arange(count) * 2
+
+    program = flashover.export(f, (torch.randn(5, 4), torch.tensor(2)))
+    flashover.package(program, tmp_path / "p.flash", prepare=False)
+    for call in (program.module(), flashover.load(tmp_path / "p.flash")):
+        for count in (2, 4, 1):
+            args = torch.randn(5, 4), torch.tensor(count)
+            torch.testing.assert_close(call(*args), f(*args))
+        with pytest.raises(RuntimeError):
+            call(torch.randn(5, 4), torch.tensor(7))
