@@ -16,6 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from flashover import exc
+from flashover._graph_sizes import names_in
 from flashover._program import Bounds, Program, capture, leaf_paths, named_tensors
 from flashover._reasons import reason_of
 from flashover.fx_graph import Emitter, SizeNodes, size_value
@@ -216,11 +217,12 @@ class _Propagate(torch.fx.Interpreter):
         self.shape_env = shape_env
 
     def run_node(self, n: Any) -> Any:
-        from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings
+        from torch.fx.experimental.symbolic_shapes import compute_unbacked_bindings, free_unbacked_symbols
 
         # What torch's shape functions ask of sizes is no condition of the program: the capture has those. What the
         # graph itself says of sizes that follow from data is one.
-        with contextlib.nullcontext() if n.target in _SAYS_OF_SIZES else self.shape_env.suppress_guards():
+        says = n.target in _SAYS_OF_SIZES and bool(free_unbacked_symbols(self.env[n.args[0]]))
+        with contextlib.nullcontext() if says else self.shape_env.suppress_guards():
             result = super().run_node(n)
         if n.op != "output":
             n.meta["val"] = result
@@ -349,8 +351,31 @@ class _Builder:
                 sizes.setdefault(symbol, fakes[leaf].shape[dim])
         for _, leaf, dim, size in self._symbol_places():
             torch._check(fakes[leaf].shape[dim] == value(size))
+        bounds = self._bounds()
         for relation, a, b, _ in self.program.data["facts"]:
-            torch._check(_RELATIONS[relation](value(a), value(b)))
+            if not self._follows_from_bounds(relation, a, b, bounds):
+                torch._check(_RELATIONS[relation](value(a), value(b)))
+
+    def _bounds(self) -> dict[str, range]:
+        """The sizes that were asked for, by symbol, where they are few enough to look at each."""
+        most = 4096
+        found = {}
+        for symbol, leaf, dim, _ in self._symbol_places():
+            how = self.specs.get(leaf, {}).get(dim)
+            least, last = getattr(how, "min", None), getattr(how, "max", None)
+            if symbol and isinstance(least, int) and isinstance(last, int) and last - least < most:
+                found[symbol] = range(least, last + 1)
+        return found
+
+    def _follows_from_bounds(self, relation: str, a: Any, b: Any, bounds: dict[str, range]) -> bool:
+        """Whether a fact of one size is so within its bounds: torch, whose ranges of quotients are wider, would ask for
+        narrower ones."""
+        names = {name for e in (a, b) for name in names_in(e)}
+        if len(names) != 1 or not names <= bounds.keys():
+            return False
+        (name,) = names
+        values = ([size_value(e, {name: size}, _quotient_of_small) for e in (a, b)] for size in bounds[name])
+        return all(_RELATIONS[relation](*sides) for sides in values)
 
     def _constraints(self, mode: Any, gm: Any, shapes: Any, equalities: Any, signature: Any) -> Any:
         from torch._export.non_strict_utils import make_constraints, produce_guards_and_solve_constraints

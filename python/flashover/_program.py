@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -120,6 +121,17 @@ def _check_leaves(paths: list[str], leaves: list[Any]) -> None:
             )
 
 
+@contextlib.contextmanager
+def _without_fast_paths() -> Iterator[None]:
+    """Those of transformer layers are one operator each that knows no sizes which change; torch.export has none."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
 def capture(
     target: Any,
     args: tuple[Any, ...],
@@ -141,7 +153,7 @@ def capture(
     given = [_fresh(leaf, (changing or {}).get(i, {})) for i, leaf in enumerate(leaves)]
     fresh_args, fresh_kwargs = pytree.tree_unflatten(given, in_spec)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _without_fast_paths():
             data = callable_of(target).program(*fresh_args, **fresh_kwargs)
     except exc.Unsupported as error:
         found = find_all() if find_all else []

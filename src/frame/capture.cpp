@@ -860,7 +860,8 @@ Capture capture(const CaptureRequest& request) {
   // (Backends of others get such sizes where the graph may not end before them.)
   speculation.data_sizes = request.varying_numbers != nullptr && !(request.torch_calls && request.may_break);
   speculation.data_values = request.refuted != nullptr && !request.may_break;
-  speculation.usual_answers = !request.may_break || request.may_assume;
+  // (A whole program would be another one than the user's, without a word.)
+  speculation.usual_answers = !request.whole && (!request.may_break || request.may_assume);
   speculation.own_operators = request.own_operators;
   Capture out = capture(request, speculation);
   if (PyErr_Occurred()) return out;

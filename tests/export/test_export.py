@@ -165,7 +165,7 @@ def test_what_runs_may_not_depend_on_what_a_tensor_holds():
     def f(x, n):
         return x * 2 if n.item() == 1 else x
 
-    with pytest.raises(exc.ExportError, match=r"number that a tensor holds|value of a traced tensor"):
+    with pytest.raises(exc.ExportError, match=r"whether u0 == 1 follows from data|value of a traced tensor"):
         flashover.export(f, (torch.randn(3), torch.tensor(1)))
 
 
@@ -278,3 +278,30 @@ def test_padding_by_what_follows_from_a_size(tmp_path):
     for call in (program.module(), flashover.load(tmp_path / "p.flash")):
         for n in (5, 8, 9):
             assert torch.equal(call(torch.ones(2, n, 3)), Padded()(torch.ones(2, n, 3)))
+
+
+def test_facts_that_follow_from_the_bounds_are_no_constraints() -> None:
+    """torch's range of n - (n + 1) // 2 starts below what it is for each n from 4 on."""
+    program = flashover.export(
+        lambda x: x.chunk(2, 1)[0] * 2, (torch.randn(2, 8),), dynamic_shapes=[{1: Dim("w", min=4, max=32)}]
+    )
+    for width in (4, 7, 32):
+        x = torch.randn(2, width)
+        torch.testing.assert_close(program.module()(x), x.chunk(2, 1)[0] * 2)
+
+
+def test_transformer_layers_over_changing_sizes() -> None:
+    """Their fast path, which eager takes here, is one operator that torch's fake tensors have no rule for."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    batch, length = Dim("batch", min=2, max=16), Dim("length", min=2, max=16)
+    mask = torch.tensor([[False, False, True], [False, True, True]])
+    program = flashover.export(
+        layer,
+        (torch.randn(2, 3, 8),),
+        {"src_key_padding_mask": mask},
+        dynamic_shapes={"src": {0: batch, 1: length}, "src_key_padding_mask": {0: batch, 1: length}},
+    )
+    x, keys = torch.randn(4, 5, 8), torch.arange(5).expand(4, 5) > 3
+    with torch.no_grad():
+        want = layer(x, src_key_padding_mask=keys)
+    torch.testing.assert_close(program.module()(x, src_key_padding_mask=keys), want, rtol=1e-4, atol=1e-5)
