@@ -534,6 +534,8 @@ class Functionalizer {
       const TensorType &result = types[fresh.size() + i], &target = traced(written[i]);
       if (result.opaque || target.opaque || !same_sizes(result.sizes, target.sizes)) return {};
       if (info(result.dtype).complex && !info(target.dtype).complex) return {};
+      // sum and cumsum take the dtype that they compute in from the tensor they write.
+      if (n.op->drops_mutated && n.op->kind != ops::OpKind::kPointwise && result.dtype != target.dtype) return {};
     }
     std::vector<const TensorType*> result_types;
     result_types.reserve(types.size());

@@ -550,13 +550,14 @@ bool infer_inplace(const InferContext& in, Types& outs, InferRule functional) {
   return one(outs, *self);
 }
 
-bool infer_out(const InferContext& in, Types& outs, InferRule functional) {
+bool infer_out(const InferContext& in, Types& outs, InferRule functional, bool casts) {
   if (in.args.empty()) return false;
   const TensorType* out = tensor(in, in.args.size() - 1);
   InferContext inner = in;
   inner.args = in.args.first(in.args.size() - 1);
   if (!out || !functional(inner, outs) || outs.size() != 1) return false;
-  if (!same_sizes(outs[0].sizes, out->sizes) || !can_cast(outs[0].dtype, out->dtype)) return false;
+  if (!same_sizes(outs[0].sizes, out->sizes)) return false;
+  if (outs[0].dtype != out->dtype && !(casts && can_cast(outs[0].dtype, out->dtype))) return false;
   return one(outs, *out);
 }
 

@@ -132,10 +132,10 @@ void add_matmuls(Table& t) {
   t.add("linalg_solve_triangular.default", OpKind::kExtern, solve_triangular);
   t.add("dot.default", kind, dot);
   t.add("vdot.default", kind, dot);
-  add_out<mm>(t, "mm", "default", "out", 2, kind);
-  add_out<bmm>(t, "bmm", "default", "out", 2, kind);
-  add_out<addmm>(t, "addmm", "default", "out", 5, kind);
-  add_out<baddbmm>(t, "baddbmm", "default", "out", 5, kind);
+  add_out<mm, false>(t, "mm", "default", "out", 2, kind);
+  add_out<bmm, false>(t, "bmm", "default", "out", 2, kind);
+  add_out<addmm, false>(t, "addmm", "default", "out", 5, kind);
+  add_out<baddbmm, false>(t, "baddbmm", "default", "out", 5, kind);
 }
 
 }  // namespace flashover::ops::aten

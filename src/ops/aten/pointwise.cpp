@@ -270,10 +270,10 @@ bool pair(In in, Types& outs) {
 }  // namespace
 
 void add_pointwise(Table& t) {
-  auto with_inplace = [&]<InferRule F>(std::initializer_list<const char*> names) {
+  auto with_inplace = [&]<InferRule F, bool casts = true>(std::initializer_list<const char*> names) {
     for (const char* name : names) {
       add_with_inplace<F>(t, name, "default");
-      add_out<F>(t, name, "default", "out", 1);
+      add_out<F, casts>(t, name, "default", "out", 1);
     }
   };
   // Math on floats; integers come out as the default float.
@@ -285,15 +285,15 @@ void add_pointwise(Table& t) {
   for (const char* name : {"special_entr", "special_erfcx", "special_i0", "special_i0e", "special_i1", "special_i1e",
                            "special_ndtri", "special_log_ndtr"})
     t.add(std::string(name) + ".default", OpKind::kPointwise, unary<kReal, Result::kFloat>);
-  with_inplace.operator()<unary<kI | kF | kC, Result::kKeep>>({"neg"});
-  with_inplace.operator()<unary<kI | kF, Result::kKeep>>({"ceil", "floor", "round", "trunc"});
-  with_inplace.operator()<unary<kF, Result::kKeep>>({"frac"});
-  with_inplace.operator()<unary<kReal, Result::kKeep>>({"sign"});
-  with_inplace.operator()<unary<kAny, Result::kKeep>>({"sgn"});
-  with_inplace.operator()<abs>({"abs"});
+  with_inplace.operator()<unary<kI | kF | kC, Result::kKeep>, false>({"neg"});
+  with_inplace.operator()<unary<kI | kF, Result::kKeep>, false>({"ceil", "floor", "round", "trunc"});
+  with_inplace.operator()<unary<kF, Result::kKeep>, false>({"frac"});
+  with_inplace.operator()<unary<kReal, Result::kKeep>, false>({"sign"});
+  with_inplace.operator()<unary<kAny, Result::kKeep>, false>({"sgn"});
+  with_inplace.operator()<abs, false>({"abs"});
   t.add("angle.default", OpKind::kPointwise, angle);
   add_with_inplace<unary<kI | kF, Result::kKeep>>(t, "round", "decimals");
-  with_inplace.operator()<unary<kB | kI, Result::kKeep>>({"bitwise_not"});
+  with_inplace.operator()<unary<kB | kI, Result::kKeep>, false>({"bitwise_not"});
   with_inplace.operator()<unary<kAny, Result::kBool>>({"logical_not"});
   for (const char* name : {"isnan", "isinf"})
     t.add(std::string(name) + ".default", OpKind::kPointwise, unary<kAny, Result::kBool>);
@@ -302,7 +302,7 @@ void add_pointwise(Table& t) {
   add_with_inplace<into_empty_like<kAny>>(t, "nan_to_num", "default");
   add_with_inplace<unary<kReal, Result::kFloat>>(t, "logit", "default");
   // Activations.
-  with_inplace.operator()<unary<kI | kF, Result::kKeep>>({"relu"});
+  with_inplace.operator()<unary<kI | kF, Result::kKeep>, false>({"relu"});
   for (const char* name : {"leaky_relu", "elu", "hardsigmoid", "hardswish", "silu", "mish", "gelu"})
     add_with_inplace<unary<kF, Result::kKeep>>(t, name, "default");
   for (const char* name : {"softplus", "softshrink", "hardshrink"})
@@ -321,8 +321,8 @@ void add_pointwise(Table& t) {
   add_with_inplace<sub>(t, "sub", "Scalar");
   t.add("rsub.Tensor", OpKind::kPointwise, rsub);
   t.add("rsub.Scalar", OpKind::kPointwise, sub);
-  add_out<add>(t, "add", "Tensor", "out", 3);
-  add_out<sub>(t, "sub", "Tensor", "out", 3);
+  add_out<add, true>(t, "add", "Tensor", "out", 3);
+  add_out<sub, true>(t, "sub", "Tensor", "out", 3);
   auto arithmetic = [&]<InferRule F>(std::initializer_list<std::pair<const char*, const char*>> names) {
     for (auto [name, overload] : names) add_with_inplace<F>(t, name, overload);
   };
@@ -345,8 +345,8 @@ void add_pointwise(Table& t) {
   // Not what the other names suggest: pow.Scalar has the number for its base.
   add_inplace<pow_tensor_scalar>(t, "pow_.Scalar", "pow.Tensor_Scalar");
   add_inplace<binary<kNumber, Result::kKeep>>(t, "pow_.Tensor", "pow.Tensor_Tensor");
-  add_out<binary<kAny, Result::kKeep>>(t, "mul", "Tensor", "out", 2);
-  add_out<binary<kAny, Result::kFloat>>(t, "div", "Tensor", "out", 2);
+  add_out<binary<kAny, Result::kKeep>, true>(t, "mul", "Tensor", "out", 2);
+  add_out<binary<kAny, Result::kFloat>, true>(t, "div", "Tensor", "out", 2);
   arithmetic.operator()<binary<kReal, Result::kFloat>>({{"atan2", "default"},
                                                         {"copysign", "Tensor"},
                                                         {"copysign", "Scalar"},
@@ -361,7 +361,7 @@ void add_pointwise(Table& t) {
   arithmetic.operator()<binary<kReal, Result::kKeep>>({{"heaviside", "default"}});
   for (const char* name : {"maximum", "minimum", "fmax", "fmin"}) {
     t.add(std::string(name) + ".default", OpKind::kPointwise, binary<kReal, Result::kKeep>);
-    add_out<binary<kReal, Result::kKeep>>(t, name, "default", "out", 2);
+    add_out<binary<kReal, Result::kKeep>, true>(t, name, "default", "out", 2);
   }
   for (const char* name : {"bitwise_and", "bitwise_or", "bitwise_xor"}) {
     add_with_inplace<binary<kB | kI, Result::kKeep>>(t, name, "Tensor");

@@ -152,8 +152,8 @@ void add_reductions(Table& t) {
   t.add("mean.dim", kind, over_dims<Out::kKeep, kFloats, 1, 2, 3>);
   t.add("prod.default", kind, over_all<Out::kSum, kNothing, 1>);
   t.add("prod.dim_int", kind, over_dims<Out::kSum, kNothing, 1, 2, 3>);
-  add_out<over_dims<Out::kSum, kNothing, 1, 2, 3>>(t, "sum", "dim_IntList", "IntList_out", 4, kind);
-  add_out<over_dims<Out::kKeep, kFloats, 1, 2, 3>>(t, "mean", "dim", "out", 4, kind);
+  add_out<over_dims<Out::kSum, kNothing, 1, 2, 3>, false>(t, "sum", "dim_IntList", "IntList_out", 4, kind);
+  add_out<over_dims<Out::kKeep, kFloats, 1, 2, 3>, false>(t, "mean", "dim", "out", 4, kind);
   for (const char* name : {"amax", "amin"})
     t.add(std::string(name) + ".default", kind, over_dims<Out::kKeep, kNotEmpty | kRealValues>);
   for (const char* name : {"max", "min"}) {
@@ -185,7 +185,7 @@ void add_reductions(Table& t) {
 
   t.add("cumsum.default", OpKind::kScan, along_dim<Out::kSum, kNothing, 2>);
   t.add("cumprod.default", OpKind::kScan, along_dim<Out::kSum, kNothing, 2>);
-  add_out<along_dim<Out::kSum, kNothing, 2>>(t, "cumsum", "default", "out", 3, OpKind::kScan);
+  add_out<along_dim<Out::kSum, kNothing, 2>, false>(t, "cumsum", "default", "out", 3, OpKind::kScan);
   t.add("logcumsumexp.default", OpKind::kExtern, along_dim<Out::kKeep, kFloats>);
   t.add("cummax.default", OpKind::kScan, cummax);
   t.add("cummin.default", OpKind::kScan, cummax);

@@ -24,15 +24,16 @@ const char* keep(std::string text);  // lives as long as the process, as rows do
 
 // In-place variant of a rule: same promotion and shape check, result is `self` as it was.
 bool infer_inplace(const InferContext& in, std::vector<TensorType>& outs, InferRule functional);
-// out= variant with one out tensor, the last argument, which already has the right sizes.
-bool infer_out(const InferContext& in, std::vector<TensorType>& outs, InferRule functional);
+// out= variant with one out tensor, the last argument, which already has the right sizes. Not `casts`: ATen takes an out
+// tensor of the result's dtype only.
+bool infer_out(const InferContext& in, std::vector<TensorType>& outs, InferRule functional, bool casts);
 template <InferRule F>
 bool inplace(const InferContext& in, std::vector<TensorType>& outs) {
   return infer_inplace(in, outs, F);
 }
-template <InferRule F>
+template <InferRule F, bool casts>
 bool out_variant(const InferContext& in, std::vector<TensorType>& outs) {
-  return infer_out(in, outs, F);
+  return infer_out(in, outs, F, casts);
 }
 
 // Of an in-place operator whose twin has another overload name.
@@ -49,10 +50,10 @@ void add_with_inplace(Table& t, std::string_view op, std::string_view overload, 
   t.add(name, kind, F);
   add_inplace<F>(t, std::string(op) + "_." + std::string(overload), name, kind);
 }
-template <InferRule F>
+template <InferRule F, bool casts>
 void add_out(Table& t, std::string_view op, std::string_view overload, std::string_view out_overload, uint32_t out_arg,
              OpKind kind = OpKind::kPointwise) {
-  Row& row = t.add(std::string(op) + "." + std::string(out_overload), kind, out_variant<F>);
+  Row& row = t.add(std::string(op) + "." + std::string(out_overload), kind, out_variant<F, casts>);
   row.functional = keep("aten." + std::string(op) + "." + std::string(overload));
   row.drops_mutated = true;
   row.mutates = 1u << out_arg;
