@@ -67,7 +67,7 @@ PyObject* Numbers::of_data(PyObject* tensor) {
   if (known == nullptr) {
     Ref type = Ref::steal(PyObject_CallMethod(copy.get(), "is_floating_point", nullptr)),
         dims = Ref::steal(PyObject_GetAttrString(copy.get(), "ndim"));
-    if (type.get() != Py_True) return nullptr;  // a truth, of which there are two objects
+    if (type.get() != Py_True) return nullptr;                    // a truth, of which there are two objects
     if (!dims || PyLong_AsLong(dims.get()) != 0) return nullptr;  // not of one element: int, float and item() raise
     NumberStep s;
     s.kind = NumberStep::Kind::kOfData;

@@ -96,3 +96,10 @@ def test_memory_of_an_unsafe_view_is_that_of_its_argument(f, dynamic):
 def test_no_number_of_several_elements(number, sizes):
     with pytest.raises(ValueError, match="only one element tensors can be converted to Python scalars"):
         flashover.compile(lambda x: number(x.sin()))(torch.ones(sizes))
+
+
+def test_a_norm_in_a_narrower_dtype_is_refused():
+    x = torch.randn(3, 3, dtype=torch.float64)
+    for f in (torch.linalg.vector_norm, torch.linalg.norm):
+        with pytest.raises(RuntimeError, match="convertible without narrowing"):
+            flashover.compile(lambda x, f=f: f(x, 2, 0, dtype=torch.float32))(x)

@@ -180,3 +180,18 @@ def test_batch_norm_with_update_in_bf16() -> None:
 
     for got, want in zip(run(compiled(f)), run(f), strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("write", [lambda y: F.elu_(y, -2.0), lambda y: F.leaky_relu_(y, -2.0)])
+@pytest.mark.parametrize("read", [False, True])
+def test_the_slope_of_a_result_does_not_fall(write, read):
+    """Eager's backward refuses; it is also run where nobody reads the gradient."""
+
+    def f(x):
+        a = x.clone().requires_grad_()
+        y = write(a.clone())
+        y.backward(torch.ones_like(y))
+        return a.grad if read else y.detach()
+
+    with pytest.raises(RuntimeError, match="call out-of-place version"):
+        flashover.compile(f)(torch.tensor([-1.0, 1.0]))

@@ -90,6 +90,7 @@ bool vector_norm(In in, Types& outs) {  // (self, ord, dim, keepdim, dtype)
   auto d = dtype_of(arg(in, 4));
   auto ord = number(arg(in, 1));
   if (!mask || !ord || ((*ord < 0 || *ord > 1e300) && may_be_empty(*x, *mask))) return false;
+  if (d && promote(x->dtype, *d) != *d) return false;  // narrower: refused
   return one(outs, reduced(*x, to_real(d.value_or(x->dtype)), *mask, flag(arg(in, 3))));
 }
 
