@@ -835,6 +835,11 @@ void Recorder::finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector
   // Which operands results alias must be looked up before add_node consumes the arguments.
   c10::SmallVector<const Operand*, 4> sources;
   for (const auto& r : returns) sources.push_back(r.alias >= 0 ? &aliased(facts, args, r.alias) : nullptr);
+  // Its schema calls the result fresh, since ATen gives up the argument. What the program holds it goes on to read:
+  // kron(out=) writes its tensor through the result.
+  static const ops::OpRow* const unsafe_view = ops::find(op::_unsafe_view);
+  if (facts.op == unsafe_view && operands_.size() == 1 && operands_[0].impl && has_pyobject(operands_[0].tensor))
+    sources[0] = operands_.data();
   const std::vector<ValueId> values = add_node(facts.op, std::move(args), std::move(outs)).outs;
   if (!sizes_->empty()) ruled_.emplace(graph_.nodes.size() - 1, &facts);
   size_t next = 0;

@@ -20,10 +20,6 @@ void replace(Stack& stack, size_t base, c10::IValue result) {
   stack.push_back(std::move(result));
 }
 
-bool is_held(const at::Tensor& t) {  // by the program, which knows tensors by their Python objects
-  return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr;
-}
-
 TraceImpl* traced_self(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
   const at::Tensor& self = stack[base].toTensor();
   recorder.lift(self, facts.schema.name.c_str());
@@ -52,7 +48,8 @@ bool lift_fresh(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
 // torch.tensor([...], device="cuda") moves the real tensor it built before it passes it to lift_fresh.
 bool to_copy(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
   const at::Tensor self = stack[base].toTensor();
-  if (self.dim() > 0 && self.is_cpu() && !trace_impl(self) && !self.requires_grad() && !is_held(self))
+  if (self.dim() > 0 && self.is_cpu() && !trace_impl(self) && !self.requires_grad() &&
+      self.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() == nullptr)
     stack[base] = recorder.add_constant(self);
   return false;
 }
@@ -65,15 +62,6 @@ bool detach(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
   // The same value in another tensor object.
   at::Tensor out = recorder.view_of(*impl, impl->value);
   replace(stack, base, std::move(out));
-  return true;
-}
-
-// The schema calls the result fresh, since ATen gives up the argument. What the program holds it goes on to read:
-// kron(out=) writes its tensor through the result.
-bool unsafe_view(Recorder&, OpFacts&, Stack& stack, size_t base) {
-  const at::Tensor self = stack[base].toTensor();
-  if (!is_held(self)) return false;
-  replace(stack, base, self.view_symint(stack[base + 1].toSymIntVector()));
   return true;
 }
 
@@ -344,7 +332,6 @@ Special special_of(std::string_view name) {
       {op::lift, lift_fresh},
       {op::_to_copy, to_copy},
       {op::detach, detach},
-      {op::_unsafe_view, unsafe_view},
       {op::detach_, detach_in_place},
       {op::t_, metadata_in_place},
       {op::transpose_, metadata_in_place},

@@ -74,6 +74,18 @@ c10::intrusive_ptr<c10::TensorImpl> stand_in(const at::Tensor& real, const c10::
   return made;
 }
 
+// Which questions about sizes the class answers. Copies of a tensor lose it, as they have no Python object to ask.
+struct SizesPolicy : c10::TensorImpl {
+  static bool is(const c10::TensorImpl& t, c10::TensorImpl::SizesStridesPolicy policy) {
+    return (t.*&SizesPolicy::matches_python_custom)(policy);
+  }
+};
+void keep_answers_about_sizes(const c10::TensorImpl& real, c10::TensorImpl& made) {
+  using Policy = c10::TensorImpl::SizesStridesPolicy;
+  for (const Policy p : {Policy::CustomSizes, Policy::CustomStrides})
+    if (SizesPolicy::is(real, p)) return made.set_python_custom_sizes_strides(p);
+}
+
 }  // namespace
 
 void Recorder::add_wrapper(PyObject* object) {
@@ -97,6 +109,7 @@ void Recorder::add_wrapper(PyObject* object) {
   if (!w.holder) throw Declined("no Python object for a trace tensor");
   w.trace.unsafeGetTensorImpl()->set_python_dispatch(true);  // (an object of torch.Tensor has turned it off)
   swap_tensors(object, w.holder);
+  keep_answers_about_sizes(*real.unsafeGetTensorImpl(), *w.trace.unsafeGetTensorImpl());
   Py_INCREF(object);
   wrappers_.push_back(std::move(w));
   // Autograd asks for sizes, which the class may answer: of the object as it is now.

@@ -168,9 +168,12 @@ EAGER: list[Callable[..., Any]] = [
     lambda t: t.shape[0] * t.size(2) * t,
     lambda t: t * 2 if t.dim() == 3 else t,
     lambda t: t.is_contiguous(),
+    lambda t: (t.numel(), t.values().new_ones(t.numel())),
+    lambda t: torch.nested.as_nested_tensor([t.values()[:2] * 2, t.values()[1:]], layout=torch.jagged),
 ]
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("function", EAGER)
 def test_gives_what_eager_gives(function: Callable[..., Any], grad: bool) -> None:

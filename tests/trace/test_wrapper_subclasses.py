@@ -186,3 +186,42 @@ def test_nothing_of_the_trace_is_left_in_a_wrapper() -> None:
     gc.collect()
     assert t.inner.untyped_storage().data_ptr() != 0
     check(t + 1, Scaled(t.inner + 1, 3.0))
+
+
+class Stated(Tensor):
+    """Says of itself that it has other sizes than its memory."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Stated:
+        made = Tensor._make_wrapper_subclass(cls, (1,), dtype=inner.dtype, dispatch_sizes_strides_policy="sizes")
+        made.inner = inner
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts: dict[str, Tensor], context: None, size: Any, stride: Any) -> Stated:
+        return Stated(parts["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inner = args[0].inner
+        if func in (aten.numel.default, aten.sym_numel.default):
+            return inner.numel()
+        if func in (aten.size.default, aten.sym_size.default):
+            return inner.size()
+        if func in (aten.stride.default, aten.sym_stride.default):
+            return inner.stride()
+        if func == aten.dim.default:
+            return inner.dim()
+        return func(inner, *args[1:], **(kwargs or {}))
+
+
+def test_a_class_that_answers_for_its_sizes():
+    def f(x: Stated) -> Any:
+        return x.numel() * x.size(1), x.dim(), torch.mul(x, x.numel())
+
+    compiled(f, Stated(torch.randn(2, 3)))
