@@ -183,14 +183,11 @@ def test_batch_norm_with_update_in_bf16() -> None:
 
 
 @pytest.mark.parametrize("write", [lambda y: F.elu_(y, -2.0), lambda y: F.leaky_relu_(y, -2.0)])
-@pytest.mark.parametrize("read", [False, True])
-def test_the_slope_of_a_result_does_not_fall(write, read):
-    """Eager's backward refuses, also where nobody reads the gradient."""
+def test_the_slope_of_a_result_does_not_fall(write):
+    """Eager's backward refuses."""
 
     def f(x, a):
-        y = write(a * x)
-        gradient = torch.autograd.grad(y.sum(), a)[0]
-        return gradient if read else y.detach()
+        return torch.autograd.grad(write(a * x).sum(), a)[0]
 
     with pytest.raises(RuntimeError, match="call out-of-place version"):
         flashover.compile(f)(torch.tensor([-1.0, 1.0]), leaf(2))

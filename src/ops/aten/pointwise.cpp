@@ -267,13 +267,6 @@ bool pair(In in, Types& outs) {
   return promoted(in, both, x->dtype, kF, Result::kKeep, outs);
 }
 
-// Of what the forward wrote in place: ATen refuses a falling slope, with its words.
-template <size_t slope, size_t of_result, InferRule F>
-bool of_rising(In in, Types& outs) {
-  const auto s = number(arg(in, slope));
-  return (!flag(arg(in, of_result)) || (s && *s >= 0)) && F(in, outs);
-}
-
 }  // namespace
 
 void add_pointwise(Table& t) {
@@ -416,10 +409,9 @@ void add_pointwise(Table& t) {
                            "hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "softplus_backward",
                            "softshrink_backward", "hardshrink_backward", "logit_backward"})
     t.add(std::string(name) + ".default", OpKind::kPointwise, pair<0, 1>);
-  // The order decides between layouts.
-  t.add("threshold_backward.default", OpKind::kPointwise, pair<1, 0>);
-  t.add("leaky_relu_backward.default", OpKind::kPointwise, of_rising<2, 3, pair<1, 0>>);
-  t.add("elu_backward.default", OpKind::kPointwise, of_rising<1, 4, pair<0, 5>>);
+  for (const char* name : {"threshold_backward", "leaky_relu_backward"})  // the order decides between layouts
+    t.add(std::string(name) + ".default", OpKind::kPointwise, pair<1, 0>);
+  t.add("elu_backward.default", OpKind::kPointwise, pair<0, 5>);
 }
 
 }  // namespace flashover::ops::aten
