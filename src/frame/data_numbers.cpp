@@ -28,9 +28,7 @@ bool Numbers::follows_data(const NumberStep& s) const {
   if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem || s.kind == NumberStep::Kind::kSize)
     return false;
   const auto does = [&](int32_t i) {
-    if (i < 0) return false;
-    const NumberStep::Kind kind = program.steps[static_cast<size_t>(i)].kind;
-    return kind == NumberStep::Kind::kOfData || (in_graph && kind == NumberStep::Kind::kSize);
+    return i >= 0 && program.steps[static_cast<size_t>(i)].kind == NumberStep::Kind::kOfData;
   };
   return does(s.a) || does(s.b);
 }
@@ -212,7 +210,7 @@ Ref Numbers::tensor_of_data(int32_t step) {
   const NumberStep s = *computed;
   const auto operand = [&](int32_t i) -> Ref {
     const NumberStep& its = program.steps[static_cast<size_t>(i)];
-    if (its.kind == NumberStep::Kind::kOfData || its.kind == NumberStep::Kind::kSize) return tensor_of_data(i);
+    if (its.kind == NumberStep::Kind::kOfData || sizes_.contains(i)) return tensor_of_data(i);
     if (its.kind != NumberStep::Kind::kConstant) return {};
     PyObject* o = its.object.get();
     if (PyFloat_CheckExact(o)) return Ref::borrow(o);

@@ -190,7 +190,10 @@ bool evaluate(const NumberProgram& p, PyObject* const* objects, ReadItem read, s
 PyObject* Numbers::add(NumberStep step, PyObject* value) {
   Ref own = Ref::steal(own_number(Ref::steal(value).get()));
   if (!own || program.steps.size() >= kMaxSteps) throw Declined("too many numbers that change");
-  if (follows_data(step)) {
+  // (Whole numbers that are computed of sizes are symbols.)
+  const bool of_sizes =
+      in_graph && PyFloat_CheckExact(own.get()) && (sizes_.contains(step.a) || sizes_.contains(step.b));
+  if (of_sizes || follows_data(step)) {
     const auto at = static_cast<int32_t>(program.steps.size());
     step.type = Py_TYPE(own.get());
     if (may_raise(step)) may_raise_.insert(at);
