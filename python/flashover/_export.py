@@ -19,7 +19,7 @@ from flashover import exc
 from flashover._graph_sizes import names_in
 from flashover._program import Bounds, Program, capture, leaf_paths, named_tensors
 from flashover._reasons import reason_of
-from flashover.fx_graph import Emitter, SizeNodes, size_value
+from flashover.fx_graph import Emitter, size_value
 
 _RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -182,7 +182,6 @@ class _Emitter(Emitter):
 
     def __init__(self, graph: Any, data: dict[str, Any]) -> None:
         super().__init__(graph, {**data["graph"], "places": data["places"]})
-        self.sizes = SizeNodes(self)
 
     def require(self, compare: Callable[[Any, Any], Any], a: Any, b: Any, what: str) -> None:
         if isinstance(a, int) and isinstance(b, int) and compare(a, b):

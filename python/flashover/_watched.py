@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from flashover import _repro
-from flashover.fx_graph import Emitter, SizeNodes, placeholder_names
+from flashover.fx_graph import Emitter, placeholder_names
 
 aten = torch.ops.aten
 Run = Callable[[Sequence[Any]], Sequence[Any] | None]
@@ -116,9 +116,7 @@ class WatchedGraph:
         operator has no form in ATen."""
         assert self._known is not None
         description, root = self._known["graph"], torch.nn.Module()
-        emitter = Emitter(fx.Graph(), description)
-        emitter.sizes = SizeNodes(emitter)
-        emitter.description = {**description, "places": self._known["places"]}
+        emitter = Emitter(fx.Graph(), {**description, "places": self._known["places"]})
         names = placeholder_names([source for _, _, source in description["inputs"]])
         attributes = []
         for i, (value, _, _) in enumerate(description["inputs"]):

@@ -126,7 +126,7 @@ class Emitter:
     def __init__(self, graph: Any, description: dict[str, Any]) -> None:
         self.graph, self.description = graph, description
         self.values: dict[int, Any] = {}
-        self.sizes: dict[str, Any] = {}
+        self.sizes = SizeNodes(self)
         self._weak = set(description["weak"])
         self._numbers: set[Any] = set()  # nodes that compute a number, not a tensor
         self._written = self._written_memory()
@@ -252,7 +252,8 @@ class Emitter:
 
 
 class SizeNodes(dict[str, Any]):
-    """By a size symbol's name, the node that reads it off a tensor; made where it is first asked for."""
+    """By a size symbol's name, the node that reads it off a tensor; made where it is first asked for, if the graph was
+    described with the places of its symbols."""
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__()

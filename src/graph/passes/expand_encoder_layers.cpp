@@ -12,7 +12,7 @@
 namespace flashover::graph {
 namespace {
 
-// The rows of an affine function: weight [columns, inner], bias [columns].
+// The rows of an affine function: weight [columns, inner], bias [columns]; of a norm both are [width].
 struct Affine {
   ValueId weight = kNoValue, bias = kNoValue;
 };
@@ -27,6 +27,19 @@ struct Attention {
   ValueId mask = kNoValue;  // where it is not 0, a key is left out
   int64_t mask_kind = 0;    // its sizes, by ATen's number: [query, key], [batch, key], [batch, head, query, key]
 };
+
+// Where an operator's arguments stand; those of the second projection follow the first one's.
+struct Places {
+  size_t heads, in, mask, mask_kind;
+};
+Attention attention_at(const Node& n, const std::array<ValueId, 3>& from, const Places& at) {
+  return {.from = from,
+          .in = affine_at(n, at.in),
+          .out = affine_at(n, at.in + 2),
+          .heads = ops::as_int(n.args[at.heads]),
+          .mask = ops::as_optional_value(n.args[at.mask]).value_or(kNoValue),
+          .mask_kind = is_none(n.args[at.mask_kind]) ? -1 : ops::as_int(n.args[at.mask_kind])};
+}
 
 bool has_sizes(Builder& b, ValueId v, const Sizes& sizes, DType dtype) {
   const TensorType& t = b.type(v);
@@ -127,12 +140,8 @@ Attended attend(Builder& b, const Attention& a, bool need_weights) {
 // (query, key, value, width, heads, in_proj, out_proj, 9: mask, need_weights, average_weights, mask_type)
 bool expand_attention(Rewriter& r, const Node& n, Values& results, const void* /*user*/) {
   Builder& b = r.b;
-  Attention a{.from = {ops::as_value(n.args[0]), ops::as_value(n.args[1]), ops::as_value(n.args[2])},
-              .in = affine_at(n, 5),
-              .out = affine_at(n, 7),
-              .heads = ops::as_int(n.args[4]),
-              .mask = ops::as_optional_value(n.args[9]).value_or(kNoValue),
-              .mask_kind = is_none(n.args[12]) ? -1 : ops::as_int(n.args[12])};
+  const Attention a = attention_at(n, {ops::as_value(n.args[0]), ops::as_value(n.args[1]), ops::as_value(n.args[2])},
+                                   {.heads = 4, .in = 5, .mask = 9, .mask_kind = 12});
   if (!is_understood(b, a)) return false;
   const bool need_weights = n.outs[1] != kNoValue;
   const Attended made = attend(b, a, need_weights);
@@ -145,47 +154,36 @@ bool expand_attention(Rewriter& r, const Node& n, Values& results, const void* /
   return true;
 }
 
-struct Norm {
-  ValueId weight, bias;
-  double eps;
-};
-ValueId apply(Builder& b, const Norm& n, ValueId x) {
-  return b.emit_all(op::native_layer_norm, {Ref{x}, Sizes{b.size(x, -1)}, Ref{n.weight}, Ref{n.bias}, n.eps})[0];
-}
-
 // (x, width, heads, 3: in_proj, out_proj, 7: gelu, norm_first, eps, 10: norm1, norm2, 14: linear1, linear2, 18: mask,
 // mask_type)
 bool expand_layer(Rewriter& r, const Node& n, Values& results, const void* /*user*/) {
   Builder& b = r.b;
   const ValueId x = ops::as_value(n.args[0]);
-  Attention a{.from = {x, x, x},
-              .in = affine_at(n, 3),
-              .out = affine_at(n, 5),
-              .heads = ops::as_int(n.args[2]),
-              .mask = ops::as_optional_value(n.args[18]).value_or(kNoValue),
-              .mask_kind = is_none(n.args[19]) ? -1 : ops::as_int(n.args[19])};
+  Attention a = attention_at(n, {x, x, x}, {.heads = 2, .in = 3, .mask = 18, .mask_kind = 19});
   if (!is_understood(b, a)) return false;
   const Affine first = affine_at(n, 14), second = affine_at(n, 16);
   const double eps = ops::as_double(n.args[9]);
-  const Norm norms[] = {{ops::as_value(n.args[10]), ops::as_value(n.args[11]), eps},
-                        {ops::as_value(n.args[12]), ops::as_value(n.args[13]), eps}};
+  const Affine norms[] = {affine_at(n, 10), affine_at(n, 12)};
   const DType dtype = b.dtype(x);
   const sym::Expr width = b.size(x, 2), inner = b.size(first.weight, 0);
   if (!fits(b, first, inner, width, dtype) || !fits(b, second, width, inner, dtype)) return false;
-  for (const Norm& norm : norms)
+  for (const Affine& norm : norms)
     for (ValueId v : {norm.weight, norm.bias})
       if (!has_sizes(b, v, {width}, dtype)) return false;
 
   const bool norm_first = ops::as_bool(n.args[8]);
   const auto add = [&](ValueId p, ValueId q) { return b.emit(op::add_Tensor, {Ref{p}, Ref{q}, sym::Expr(1)}); };
-  if (norm_first) a.from.fill(apply(b, norms[0], x));
+  const auto normed = [&](const Affine& norm, ValueId v) {
+    return b.emit_all(op::native_layer_norm, {Ref{v}, Sizes{width}, Ref{norm.weight}, Ref{norm.bias}, eps})[0];
+  };
+  if (norm_first) a.from.fill(normed(norms[0], x));
   ValueId y = add(attend(b, a, false).result, x);
-  if (!norm_first) y = apply(b, norms[0], y);
-  ValueId hidden = apply(b, first, norm_first ? apply(b, norms[1], y) : y);
+  if (!norm_first) y = normed(norms[0], y);
+  ValueId hidden = apply(b, first, norm_first ? normed(norms[1], y) : y);
   hidden =
       ops::as_bool(n.args[7]) ? b.emit(op::gelu, {Ref{hidden}, std::string("none")}) : b.emit(op::relu, {Ref{hidden}});
   y = add(apply(b, second, hidden), y);
-  results = {norm_first ? y : apply(b, norms[1], y)};
+  results = {norm_first ? y : normed(norms[1], y)};
   return true;
 }
 
