@@ -134,7 +134,7 @@ std::string advice_on_size(const Entry& e, PyObject* const* slots, const Setting
   const auto changed = e.guards->changed_geometry(slots);
   if (changed.empty()) return "";
   const auto& [path, dim] = changed.front();
-  const std::string size = frame::part_in_words(path, dim);
+  const std::string size = part_in_words(path, dim);
   for (const frame::SizeSymbol& s : e.capture.size_symbols)
     if (s.fixed && s.path == path && s.dim == dim)
       return size +

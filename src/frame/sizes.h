@@ -23,12 +23,6 @@ struct VaryingSizes {
   std::string dynamic_sources, static_sources;             // paths and patterns, commas between
 };
 
-// "x.shape[0]", "x.stride(0)"
-inline std::string part_in_words(const std::string& path, size_t part) {
-  const std::string dim = std::to_string(dimension_of_part(part));
-  return is_stride_part(part) ? path + ".stride(" + dim + ")" : path + ".shape[" + dim + "]";
-}
-
 // A size that was to be a symbol, and what became of it.
 struct SizeSymbol {
   std::string path;  // of the tensor, or of the number

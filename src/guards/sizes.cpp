@@ -52,8 +52,6 @@ std::string in_words(const std::string& text, const std::vector<std::string>& na
 
 SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::AskedGuard>& guards,
                          std::vector<std::string> names, const std::vector<std::string>& equal_at) {
-  const auto size_in_words = [](const Input& in, size_t d) { return in.name + ".shape[" + std::to_string(d) + "]"; };
-  const auto stride_in_words = [](const Input& in, size_t d) { return in.name + ".stride(" + std::to_string(d) + ")"; };
   const auto words_of = [&](Expr e) { return e.is_const() ? "" : in_words(e.str(), names); };
   const auto equal = [&](const std::string& part, Expr e, std::string where) {
     return Words{part + " == " + in_words(e.str(), names), part, words_of(e), std::move(where)};
@@ -86,7 +84,7 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::Asked
         const int32_t expected = compile(size);
         const Step& s = steps_[static_cast<size_t>(expected)];
         if (s.op != Op::kSize || s.a != in.object || s.b != at) {
-          const std::string part = size_in_words(in, d);
+          const std::string part = part_in_words(in.name, d);
           const auto symbol = std::find(names.begin(), names.end(), part) - names.begin();
           const bool known = static_cast<size_t>(symbol) < equal_at.size();
           check(Relation::kEqual, add({Op::kSize, {}, in.object, at}), expected,
@@ -98,7 +96,7 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::Asked
         const Step& s = steps_[static_cast<size_t>(expected)];
         if (s.op == Op::kStride && s.a == in.object && s.b == at) continue;
         check(Relation::kEqual, add({Op::kStride, {}, in.object, at}), expected,
-              equal(stride_in_words(in, d), stride, ""));
+              equal(part_in_words(in.name, kMaxSymbolicRank + d), stride, ""));
       }
     }
   }

@@ -7,6 +7,11 @@
 
 namespace flashover {
 
+std::string part_in_words(const std::string& tensor, size_t part) {
+  const std::string dim = std::to_string(dimension_of_part(part));
+  return is_stride_part(part) ? tensor + ".stride(" + dim + ")" : tensor + ".shape[" + dim + "]";
+}
+
 std::vector<size_t> inner_first(std::span<const int64_t> strides) {
   std::vector<size_t> order(strides.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace flashover {
@@ -12,6 +13,8 @@ constexpr size_t kMaxSymbolicRank = 16;  // dimensions behind it have numbers
 
 constexpr bool is_stride_part(size_t part) { return part >= kMaxSymbolicRank; }
 constexpr size_t dimension_of_part(size_t part) { return part % kMaxSymbolicRank; }
+// "x.shape[0]", "x.stride(0)" of the tensor "x".
+std::string part_in_words(const std::string& tensor, size_t part);
 
 // The dimensions by their strides, the smallest first; of equal ones the last dimension.
 std::vector<size_t> inner_first(std::span<const int64_t> strides);

@@ -1,6 +1,7 @@
 // nn.RNN, nn.LSTM and nn.GRU on the CPU: each layer in each direction is one operator for all steps, of packed sequences
 // too, where ATen would write the steps out. Its derivative is written here with one more.
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gru.h>
@@ -111,6 +112,34 @@ class StepsFunction : public torch::autograd::Function<StepsFunction> {
 
 bool requires_grad(const Maybe& t) { return t && t->requires_grad(); }
 
+// Who takes no operators of ours gets the steps one by one: of a known number, since ATen's own form wants the number of
+// sequences. (Of an LSTM there is an operator of ATen's for all steps.)
+bool is_written_out(const Layers& l) {
+  return l.mode != kLstm && !l.packed && !c10::GradMode::is_enabled() && is_symbolic(l.steps) &&
+         l.steps.sym_size(0).maybe_as_int().has_value();
+}
+// The cells' formulas as ATen's (RNN.cpp), with the products with the input done for all steps.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> write_out(Mode mode, const at::Tensor& gates, at::Tensor h,
+                                                         const at::Tensor& w_hh, const Maybe& b_hh, bool reverse) {
+  const int64_t count = gates.sym_size(0).expect_int(), size = w_hh.size(1);
+  std::vector<at::Tensor> out(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t t = reverse ? count - 1 - i : i;
+    const at::Tensor of_input = gates.select(0, t), of_state = at::linear(h, w_hh, b_hh);
+    const auto part = [&](const at::Tensor& all, int64_t n) { return all.narrow(-1, n * size, size); };
+    if (mode == kGru) {
+      const at::Tensor reset = (part(of_input, 0) + part(of_state, 0)).sigmoid(),
+                       keep = (part(of_input, 1) + part(of_state, 1)).sigmoid(),
+                       made = (part(of_input, 2) + reset * part(of_state, 2)).tanh();
+      h = (h - made) * keep + made;
+    } else {
+      h = mode == kTanh ? (of_input + of_state).tanh() : (of_input + of_state).relu();
+    }
+    out[static_cast<size_t>(t)] = h;
+  }
+  return {at::stack(out, 0), h, {}};
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> direction(const Layers& l, const at::Tensor& steps, int64_t index) {
   const auto weights = l.params.slice(static_cast<size_t>(index * l.each()), static_cast<size_t>(l.each()));
   const at::Tensor gates = at::linear(steps, weights[0], l.has_biases ? Maybe(weights[2]) : Maybe());
@@ -118,6 +147,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> direction(const Layers& l, const 
   const Maybe c0 = l.mode == kLstm ? Maybe(l.states[1].select(0, index)) : Maybe(),
               bias = l.has_biases ? Maybe(weights[3]) : Maybe();
   const bool reverse = index % l.directions() > 0;
+  if (!static_cast<const Recorder*>(current())->own_operators)
+    return write_out(l.mode, gates, h0, weights[1], bias, reverse);
   const bool trains = c10::GradMode::is_enabled() && (requires_grad(gates) || requires_grad(h0) || requires_grad(c0) ||
                                                       requires_grad(weights[1]) || requires_grad(bias));
   if (!trains) {
@@ -131,7 +162,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> direction(const Layers& l, const 
 // Whether the arguments are what ATen takes, and the operator computes.
 bool is_taken(const Layers& l) {
   const auto* recorder = static_cast<Recorder*>(current());
-  if (!recorder || recorder->declined() || !recorder->own_operators) return false;
+  if (!recorder || recorder->declined() || (!recorder->own_operators && !is_written_out(l))) return false;
   const at::Tensor& x = l.steps;
   const auto fits = [&](const at::Tensor& t) {
     return trace_impl(t) && t.is_cpu() && t.scalar_type() == x.scalar_type() && !t._fw_grad(0).defined();

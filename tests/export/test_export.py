@@ -305,3 +305,32 @@ def test_transformer_layers_over_changing_sizes() -> None:
     with torch.no_grad():
         want = layer(x, src_key_padding_mask=keys)
     torch.testing.assert_close(program.module()(x, src_key_padding_mask=keys), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nn.GRU(4, 6, 2, batch_first=True, bidirectional=True),
+        lambda: torch.nn.GRU(4, 6, bias=False),
+        lambda: torch.nn.RNN(4, 6, batch_first=True),
+        lambda: torch.nn.RNN(4, 6, 2, nonlinearity="relu"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_recurrent_layers_over_a_changing_batch(make, dtype, tmp_path):
+    """Of a known number of steps: cell by cell."""
+    model = make().to(dtype).eval()
+    batch = 0 if model.batch_first else 1
+
+    states = model.num_layers * (2 if model.bidirectional else 1)
+
+    def call_of(n):
+        sizes = (n, 5, 4) if batch == 0 else (5, n, 4)
+        return torch.randn(sizes, dtype=dtype), torch.randn(states, n, 6, dtype=dtype)
+
+    program = flashover.export(model, call_of(3), dynamic_shapes=[{batch: Dim("n")}, {1: Dim("n")}])
+    flashover.package(program, tmp_path / "recurrent.flash")
+    for f in (program.module(), flashover.load(tmp_path / "recurrent.flash")):
+        for n in (2, 3, 7):
+            call = call_of(n)
+            torch.testing.assert_close(f(*call), model(*call))

@@ -20,7 +20,7 @@ Affine affine_at(const Node& n, size_t first) {
   return {ops::as_value(n.args[first]), ops::as_value(n.args[first + 1])};
 }
 
-struct Attention {
+struct EncoderAttention {
   std::array<ValueId, 3> from;  // query, key, value: [batch, length, width]
   Affine in, out;               // the first makes all three: [3 * width, width]
   int64_t heads = 0;
@@ -32,7 +32,7 @@ struct Attention {
 struct Places {
   size_t heads, in, mask, mask_kind;
 };
-Attention attention_at(const Node& n, const std::array<ValueId, 3>& from, const Places& at) {
+EncoderAttention attention_at(const Node& n, const std::array<ValueId, 3>& from, const Places& at) {
   return {.from = from,
           .in = affine_at(n, at.in),
           .out = affine_at(n, at.in + 2),
@@ -45,11 +45,11 @@ bool has_sizes(Builder& b, ValueId v, const Sizes& sizes, DType dtype) {
   const TensorType& t = b.type(v);
   return t.dtype == dtype && same_sizes(t.sizes, sizes);
 }
-bool fits(Builder& b, const Affine& f, const sym::Expr& columns, const sym::Expr& inner, DType dtype) {
+bool fits_affine(Builder& b, const Affine& f, const sym::Expr& columns, const sym::Expr& inner, DType dtype) {
   return has_sizes(b, f.weight, {columns, inner}, dtype) && has_sizes(b, f.bias, {columns}, dtype);
 }
 
-bool is_understood(Builder& b, const Attention& a) {
+bool is_understood(Builder& b, const EncoderAttention& a) {
   const TensorType x = b.type(a.from[0]);
   if (x.device.type != DeviceType::kCPU || !is_floating(x.dtype) || x.rank() != 3 || !x.sizes[2].is_const())
     return false;
@@ -58,7 +58,7 @@ bool is_understood(Builder& b, const Attention& a) {
     if (!has_sizes(b, v, x.sizes, x.dtype)) return false;
   if (a.heads <= 0 || width <= 0 || width % a.heads != 0 || x.sizes[0].is_const(0) || x.sizes[1].is_const(0))
     return false;
-  if (!fits(b, a.in, 3 * width, width, x.dtype) || !fits(b, a.out, width, width, x.dtype)) return false;
+  if (!fits_affine(b, a.in, 3 * width, width, x.dtype) || !fits_affine(b, a.out, width, width, x.dtype)) return false;
   if (a.mask == kNoValue) return true;
   const TensorType mask = b.type(a.mask);
   const Sizes by_kind[] = {
@@ -68,7 +68,7 @@ bool is_understood(Builder& b, const Attention& a) {
 }
 
 // x [..., inner] -> [..., columns]
-ValueId apply(Builder& b, const Affine& f, ValueId x) {
+ValueId apply_affine(Builder& b, const Affine& f, ValueId x) {
   Sizes sizes = b.sizes(x);
   sym::Expr rows = 1;
   for (size_t d = 0; d + 1 < sizes.size(); ++d) rows = rows * sizes[d];
@@ -79,7 +79,7 @@ ValueId apply(Builder& b, const Affine& f, ValueId x) {
 }
 
 // Query, key and value by head: [batch, heads, length, head size]. One product makes those that are of one tensor.
-std::array<ValueId, 3> project(Builder& b, const Attention& a) {
+std::array<ValueId, 3> project(Builder& b, const EncoderAttention& a) {
   const Sizes sizes = b.sizes(a.from[0]);
   const int64_t width = sizes[2].value();
   const auto by_head = [&](ValueId part) {
@@ -91,7 +91,7 @@ std::array<ValueId, 3> project(Builder& b, const Attention& a) {
     while (last + 1 < 3 && a.from[last + 1] == a.from[first]) ++last;
     const auto row = [&](size_t i) { return sym::Expr(static_cast<int64_t>(i) * width); };
     const auto rows = [&](ValueId v) { return first == 0 && last == 2 ? v : b.slice(v, 0, row(first), row(last + 1)); };
-    const ValueId made = apply(b, {rows(a.in.weight), rows(a.in.bias)}, a.from[first]);
+    const ValueId made = apply_affine(b, {rows(a.in.weight), rows(a.in.bias)}, a.from[first]);
     for (size_t i = first; i <= last; ++i)
       out[i] = by_head(first == last ? made : b.slice(made, 2, row(i - first), row(i - first + 1)));
     first = last + 1;
@@ -100,7 +100,7 @@ std::array<ValueId, 3> project(Builder& b, const Attention& a) {
 }
 
 // What is added to the scores [batch, heads, query, key] for it: -inf or 0. (Rows without a key become NaN, as in eager.)
-ValueId bias_of_mask(Builder& b, const Attention& a, DType dtype) {
+ValueId bias_of_mask(Builder& b, const EncoderAttention& a, DType dtype) {
   ValueId left_out =
       b.dtype(a.mask) == DType::kBool ? a.mask : b.ne(a.mask, b.expand(b.scalar_like(a.mask, 0.0), b.sizes(a.mask)));
   if (a.mask_kind == 1) left_out = b.unsqueeze(b.unsqueeze(left_out, 1), 1);
@@ -114,7 +114,7 @@ struct Attended {
   ValueId weights;  // [batch, heads, query, key]; kNoValue: not asked for
 };
 
-Attended attend(Builder& b, const Attention& a, bool need_weights) {
+Attended attend(Builder& b, const EncoderAttention& a, bool need_weights) {
   const auto [q, k, v] = project(b, a);
   const Sizes sizes = b.sizes(a.from[0]), heads = b.sizes(q);
   const DType dtype = b.dtype(q);
@@ -134,14 +134,15 @@ Attended attend(Builder& b, const Attention& a, bool need_weights) {
     weights = b.emit(op::_softmax, {Ref{scores}, sym::Expr(3), false});
     y = b.reshape(b.emit(op::bmm, {Ref{b.reshape(weights, {all, heads[2], heads[2]})}, Ref{flat(v)}}), heads);
   }
-  return {apply(b, a.out, b.reshape(b.permute(y, {0, 2, 1, 3}), sizes)), weights};
+  return {apply_affine(b, a.out, b.reshape(b.permute(y, {0, 2, 1, 3}), sizes)), weights};
 }
 
 // (query, key, value, width, heads, in_proj, out_proj, 9: mask, need_weights, average_weights, mask_type)
 bool expand_attention(Rewriter& r, const Node& n, Values& results, const void* /*user*/) {
   Builder& b = r.b;
-  const Attention a = attention_at(n, {ops::as_value(n.args[0]), ops::as_value(n.args[1]), ops::as_value(n.args[2])},
-                                   {.heads = 4, .in = 5, .mask = 9, .mask_kind = 12});
+  const EncoderAttention a =
+      attention_at(n, {ops::as_value(n.args[0]), ops::as_value(n.args[1]), ops::as_value(n.args[2])},
+                   {.heads = 4, .in = 5, .mask = 9, .mask_kind = 12});
   if (!is_understood(b, a)) return false;
   const bool need_weights = n.outs[1] != kNoValue;
   const Attended made = attend(b, a, need_weights);
@@ -159,14 +160,14 @@ bool expand_attention(Rewriter& r, const Node& n, Values& results, const void* /
 bool expand_layer(Rewriter& r, const Node& n, Values& results, const void* /*user*/) {
   Builder& b = r.b;
   const ValueId x = ops::as_value(n.args[0]);
-  Attention a = attention_at(n, {x, x, x}, {.heads = 2, .in = 3, .mask = 18, .mask_kind = 19});
+  EncoderAttention a = attention_at(n, {x, x, x}, {.heads = 2, .in = 3, .mask = 18, .mask_kind = 19});
   if (!is_understood(b, a)) return false;
   const Affine first = affine_at(n, 14), second = affine_at(n, 16);
   const double eps = ops::as_double(n.args[9]);
   const Affine norms[] = {affine_at(n, 10), affine_at(n, 12)};
   const DType dtype = b.dtype(x);
   const sym::Expr width = b.size(x, 2), inner = b.size(first.weight, 0);
-  if (!fits(b, first, inner, width, dtype) || !fits(b, second, width, inner, dtype)) return false;
+  if (!fits_affine(b, first, inner, width, dtype) || !fits_affine(b, second, width, inner, dtype)) return false;
   for (const Affine& norm : norms)
     for (ValueId v : {norm.weight, norm.bias})
       if (!has_sizes(b, v, {width}, dtype)) return false;
@@ -179,20 +180,20 @@ bool expand_layer(Rewriter& r, const Node& n, Values& results, const void* /*use
   if (norm_first) a.from.fill(normed(norms[0], x));
   ValueId y = add(attend(b, a, false).result, x);
   if (!norm_first) y = normed(norms[0], y);
-  ValueId hidden = apply(b, first, norm_first ? normed(norms[1], y) : y);
+  ValueId hidden = apply_affine(b, first, norm_first ? normed(norms[1], y) : y);
   hidden =
       ops::as_bool(n.args[7]) ? b.emit(op::gelu, {Ref{hidden}, std::string("none")}) : b.emit(op::relu, {Ref{hidden}});
-  y = add(apply(b, second, hidden), y);
+  y = add(apply_affine(b, second, hidden), y);
   results = {norm_first ? y : normed(norms[1], y)};
   return true;
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kEncoderRules[] = {
     {op::_native_multi_head_attention, "its products, softmax or attention", expand_attention},
-    {"aten._transformer_encoder_layer_fwd.default", "attention, norms and the feed-forward part", expand_layer}};
+    {op::_transformer_encoder_layer_fwd, "attention, norms and the feed-forward part", expand_layer}};
 
 }  // namespace
 
-Graph expand_encoder_layers(Graph g) { return rewrite(std::move(g), kRules); }
+Graph expand_encoder_layers(Graph g) { return rewrite(std::move(g), kEncoderRules); }
 
 }  // namespace flashover::graph
