@@ -21,11 +21,14 @@ std::vector<target::Providers> ways_to_choose(const target::Providers& base) {
     if (std::none_of(ways.begin(), ways.end(), [&](const target::Providers& w) { return describe(w) == describe(p); }))
       ways.push_back(p);
   };
-  if (base.own_bf16) way([](target::Providers& p) { p.own_bf16 = false; });
-  if (base.panels) way([](target::Providers& p) { p.own_bf16 = false, p.quick_panels = true; });
+  if (base.own_bf16) {
+    way([](target::Providers& p) { p.split_f32 = !p.split_f32; });
+    way([](target::Providers& p) { p.own_bf16 = p.split_f32 = false; });
+  }
+  if (base.panels) way([](target::Providers& p) { p.own_bf16 = p.split_f32 = false, p.quick_panels = true; });
   const auto library = [&](auto&& change) {  // for every f32 linear
     way([&](target::Providers& p) {
-      p.own_bf16 = p.panels = false;
+      p.own_bf16 = p.split_f32 = p.panels = false;
       change(p);
     });
   };

@@ -314,7 +314,7 @@ Wrong multiply(const Plain& x, const Plain& b, const Plain* added, LibraryActiva
   if (!is_f32(x) || !is_f32(b) || !is_f32(out)) return "product: f32 alone";
   const Laid to(out, dense_in_order(out.sizes, row_order(static_cast<size_t>(out.rank()))));
   const Plain result{to.data(), out.dtype, out.sizes, to.strides()};
-  const Wrong wrong = product(x, b, added, name_of(activation.fused), false, result);
+  const Wrong wrong = product(x, b, added, name_of(activation.fused), /*wide=*/false, /*vectors=*/false, result);
   if (!wrong.empty()) return wrong;
   if (activation.tanh) take_tanh(to.data(), out.numel());
   to.write_back(out);

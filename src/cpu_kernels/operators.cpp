@@ -142,20 +142,20 @@ at::Tensor depthwise_last_op(const at::Tensor& x, const at::Tensor& packed, cons
 }
 
 at::Tensor& product_out(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& added,
-                        c10::string_view activation, bool wide, at::Tensor& out) {
+                        c10::string_view activation, bool wide, bool vectors, at::Tensor& out) {
   std::optional<at::Tensor> dense_added = added;
   if (added && added->dim() > 0 && added->size(-1) > 1 && added->stride(-1) > 1) dense_added = added->contiguous();
   const std::optional<Plain> add = plain(dense_added);
-  check_done(product(plain(a), plain(b), pointer(add), text(activation), wide, plain(out)));
+  check_done(product(plain(a), plain(b), pointer(add), text(activation), wide, vectors, plain(out)));
   return out;
 }
 at::Tensor product_op(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& added,
-                      c10::string_view activation, bool wide) {
+                      c10::string_view activation, bool wide, bool vectors) {
   TORCH_CHECK(a.dim() >= 2 && b.dim() >= 2, "product: wrong arguments");
   std::vector<int64_t> sizes = a.sizes().vec();
   sizes.back() = b.size(-1);
   at::Tensor out = dense(sizes, wide ? at::kFloat : a.scalar_type());
-  return product_out(a, b, added, activation, wide, out);
+  return product_out(a, b, added, activation, wide, vectors, out);
 }
 
 // ATen's product where numbers near 0 count as 0.
@@ -567,13 +567,13 @@ at::Tensor convolution_weight_gradient_op(const at::Tensor& grad, const at::Tens
 
 // ---- f32 convolutions of sizes that were symbols: who computes them is chosen in the call
 
-// own_f32, own_bf16: target::Providers'.
+// own_f32, split_f32: target::Providers'.
 target::OwnConvolution own_convolution(const at::Tensor& x, const at::Tensor& weight, Ints out, Ints stride,
-                                       Ints dilation, int64_t groups, bool own_f32, bool own_bf16) {
+                                       Ints dilation, int64_t groups, bool own_f32, bool split_f32) {
   if (x.numel() == 0 || weight.numel() == 0 || out[2] * out[3] == 0) return {};
   target::Providers p;
   p.own_f32 = own_f32;
-  p.own_bf16 = own_bf16;
+  p.split_f32 = split_f32;
   return target::choose_convolution(p, DType::kF32,
                                     {.in = weight.size(1),
                                      .out = weight.size(0) / groups,
@@ -587,9 +587,9 @@ target::OwnConvolution own_convolution(const at::Tensor& x, const at::Tensor& we
 
 at::Tensor convolution_by_size_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                   Ints stride, Ints padding, Ints dilation, int64_t groups, bool own_f32,
-                                  bool own_bf16) {
+                                  bool split_f32) {
   const std::vector<int64_t> out = aten::convolved_sizes(x.sizes(), weight.sizes(), stride, padding, dilation);
-  if (own_convolution(x, weight, out, stride, dilation, groups, own_f32, own_bf16).forward)
+  if (own_convolution(x, weight, out, stride, dilation, groups, own_f32, split_f32).forward)
     return convolution_op(x, weight, bias, stride, padding, dilation, groups);
   return at::convolution(x, weight, bias, stride, padding, dilation, false, {0, 0}, groups);
 }
@@ -597,9 +597,9 @@ at::Tensor convolution_by_size_op(const at::Tensor& x, const at::Tensor& weight,
 std::tuple<at::Tensor, at::Tensor> convolution_backward_by_size_op(const at::Tensor& grad, const at::Tensor& x,
                                                                    const at::Tensor& weight, Ints stride, Ints padding,
                                                                    Ints dilation, int64_t groups, bool own_f32,
-                                                                   bool own_bf16, std::array<bool, 2> needed) {
+                                                                   bool split_f32, std::array<bool, 2> needed) {
   const target::OwnConvolution own =
-      own_convolution(x, weight, grad.sizes(), stride, dilation, groups, own_f32, own_bf16);
+      own_convolution(x, weight, grad.sizes(), stride, dilation, groups, own_f32, split_f32);
   at::Tensor input_gradient, weight_gradient;
   std::array<bool, 3> left{needed[0] && !own.input, needed[1] && !own.weight, false};
   if (left[0] || left[1])
@@ -804,10 +804,11 @@ void register_operators() {
     add("depthwise_last.out(Tensor x, Tensor packed, Tensor? bias, int[] kernel, int[] stride, int[] padding, int[] "
         "dilation, str activation, *, Tensor(a!) out) -> Tensor(a!)",
         "depthwise_last.out", depthwise_last_out);
-    // (`wide`: the result of bf16 matrices is f32.)
-    add("product(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False) -> Tensor", "product", product_op);
-    add("product.out(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False, *, Tensor(a!) out) -> "
-        "Tensor(a!)",
+    // (wide: the result of bf16 matrices is f32. vectors: f32 matrices not on the AMX unit, if there is one.)
+    add("product(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False, bool vectors=False) -> Tensor",
+        "product", product_op);
+    add("product.out(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False, bool vectors=False, *, "
+        "Tensor(a!) out) -> Tensor(a!)",
         "product.out", product_out);
     add("bmm_flushed(Tensor a, Tensor b) -> Tensor", "bmm_flushed", bmm_flushed);
     add("attention(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
@@ -850,10 +851,10 @@ void register_operators() {
         "Tensor",
         "unfolded_weight_gradient", unfolded_weight_gradient_op);
     add("convolution_by_size(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int "
-        "groups, bool own_f32, bool own_bf16) -> Tensor",
+        "groups, bool own_f32, bool split_f32) -> Tensor",
         "convolution_by_size", convolution_by_size_op);
     add("convolution_backward_by_size(Tensor grad, Tensor x, Tensor weight, int[] stride, int[] padding, int[] "
-        "dilation, int groups, bool own_f32, bool own_bf16, bool[2] needed) -> (Tensor, Tensor)",
+        "dilation, int groups, bool own_f32, bool split_f32, bool[2] needed) -> (Tensor, Tensor)",
         "convolution_backward_by_size", convolution_backward_by_size_op);
     add("convolution_weights(Tensor weight, int[] padding, int[] stride, int[] dilation, int groups, int[] typical) -> "
         "Tensor",

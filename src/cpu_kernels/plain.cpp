@@ -149,7 +149,8 @@ std::optional<std::array<int64_t, 3>> spread_strides(const Plain& t, const Plain
 }
 
 template <typename T, typename O>
-Wrong run_product(const Plain& a, const Plain& b, const Plain* added, Activation activation, const Plain& out) {
+Wrong run_product(const Plain& a, const Plain& b, const Plain* added, Activation activation, bool vectors,
+                  const Plain& out) {
   const bool batch = a.rank() == 3;
   ProductOf<T, O> p{.a = a.as<const T>(),
                     .a_batch = batch ? a.stride(0) : 0,
@@ -172,7 +173,7 @@ Wrong run_product(const Plain& a, const Plain& b, const Plain* added, Activation
     p.added_batch = (*strides)[0], p.added_row = (*strides)[1], p.added_column = (*strides)[2];
   }
   if constexpr (std::is_same_v<T, float>) {
-    if (!has_amx_bf16()) {
+    if (vectors || !has_amx_bf16()) {
       panel_product(p);
       return {};
     }
@@ -183,11 +184,12 @@ Wrong run_product(const Plain& a, const Plain& b, const Plain* added, Activation
 
 }  // namespace
 
-Wrong product(const Plain& a, const Plain& b, const Plain* added, std::string_view activation, bool wide,
+Wrong product(const Plain& a, const Plain& b, const Plain* added, std::string_view activation, bool wide, bool vectors,
               const Plain& out) {
   const auto act = activation_named(activation);
   const bool f32 = is_f32(a), bf16 = a.dtype == DType::kBF16;
   const DType result = wide ? DType::kF32 : a.dtype;
+  vectors = vectors && vector_kernels() != nullptr;  // (of another machine's plan)
   if (bf16 ? !has_amx_bf16() : !has_amx_bf16() && !vector_kernels()) return "product: not on this machine";
   const int64_t rank = a.rank();
   const bool fit = (rank == 2 || rank == 3) && b.rank() == rank && out.rank() == rank && b.size(-2) == a.size(-1) &&
@@ -199,7 +201,7 @@ Wrong product(const Plain& a, const Plain& b, const Plain* added, std::string_vi
   if (out.numel() == 0) return {};
   return (f32    ? run_product<float, float>
           : wide ? run_product<uint16_t, float>
-                 : run_product<uint16_t, uint16_t>)(a, b, added, *act, out);
+                 : run_product<uint16_t, uint16_t>)(a, b, added, *act, vectors, out);
 }
 
 Wrong pack_depthwise(const Plain& weight, const Plain& packed) {
@@ -421,11 +423,11 @@ Wrong call_panel_linear(Arguments a, Results r) {
 }
 
 Wrong call_product(Arguments a, Results r) {
-  if (a.size() != 5 || r.size() != 1 || !are<Plain, Plain>(a.first(2), r) || !is_maybe(a[2]) ||
-      !are<std::string_view, bool>(a.subspan(3), r))
+  if (a.size() != 6 || r.size() != 1 || !are<Plain, Plain>(a.first(2), r) || !is_maybe(a[2]) ||
+      !are<std::string_view, bool, bool>(a.subspan(3), r))
     return kOtherKinds;
   return product(std::get<Plain>(a[0]), std::get<Plain>(a[1]), maybe(a[2]), std::get<std::string_view>(a[3]),
-                 std::get<bool>(a[4]), r[0]);
+                 std::get<bool>(a[4]), std::get<bool>(a[5]), r[0]);
 }
 
 Wrong call_depthwise_last(Arguments a, Results r) {

@@ -48,8 +48,8 @@ Wrong panel_linear(const Plain& x, const Plain& packed, const Plain* bias, const
                    std::string_view activation, const Plain& out);
 
 // [batch,] rows x inner times [batch,] inner x columns (product.h). added: of any sizes that spread to the result's. wide:
-// of bf16 matrices the result, and what is added, are f32.
-Wrong product(const Plain& a, const Plain& b, const Plain* added, std::string_view activation, bool wide,
+// of bf16 matrices the result, and what is added, are f32. vectors: f32 matrices not on the AMX unit, if there is one.
+Wrong product(const Plain& a, const Plain& b, const Plain* added, std::string_view activation, bool wide, bool vectors,
               const Plain& out);
 
 Wrong pack_depthwise(const Plain& weight, const Plain& packed);

@@ -21,6 +21,7 @@
 #include "cpu_kernels/attention.h"
 #include "cpu_kernels/linear.h"
 #include "cpu_kernels/panels.h"
+#include "cpu_kernels/product.h"
 #include "ops/names.h"
 #include "torch/convert.h"
 
@@ -93,6 +94,26 @@ Work panels_work(const at::Tensor& x, const at::Tensor& w) {
   };
 }
 
+// x w^T on the AMX unit, in the bf16x3 split.
+Work split_work(const at::Tensor& x, const at::Tensor& w) {
+  const at::Tensor out = at::empty({x.size(0), w.size(0)});
+  return [x, w, out] {
+    cpu::product(cpu::ProductOf<float>{.a = x.const_data_ptr<float>(),
+                                       .a_batch = 0,
+                                       .a_row = x.stride(0),
+                                       .a_inner = 1,
+                                       .b = w.const_data_ptr<float>(),
+                                       .b_batch = 0,
+                                       .b_inner = 1,
+                                       .b_column = w.stride(0),
+                                       .out = out.mutable_data_ptr<float>(),
+                                       .batch = 1,
+                                       .rows = x.size(0),
+                                       .inner = x.size(1),
+                                       .columns = w.size(0)});
+  };
+}
+
 target::Providers measure() {
   c10::InferenceMode inference;
   target::Providers p;
@@ -115,6 +136,9 @@ target::Providers measure() {
   p.quick_panels = speed_ratio(f32 > 1 ? onednn(x, w) : linear(x, w), panels_work(x, w), 20) > 0.9;
   // Around one it is noise, and the library that eager uses has the better claim.
   if (p.onednn) p.onednn_f32_ratio = f32 < 1.4 && f32 > 0.7 ? 1.0 : std::clamp(std::round(f32 * 2) / 2, 0.5, 4.0);
+  // (Of a training step: nothing is packed beforehand. 20 ms where the two are level.)
+  const at::Tensor rows = at::randn({4 * kRows, kInner}, generator);
+  p.split_f32 = cpu::has_amx_bf16() && speed_ratio(linear(rows, w), split_work(rows, w), 12) > 1;
   const auto reduced = [&](at::ScalarType type) {
     const at::Tensor a = x.to(type), b = w.to(type);
     return speed_ratio(linear(a, b), onednn(a, b), 10) > 0.9;
@@ -135,6 +159,7 @@ void ask_processor(target::Providers& p) {
   p.panels = cpu::vector_kernels() != nullptr;
   p.own_f32 = p.onednn_strided_points = cpu::has_avx512();
   p.own_bf16 = cpu::has_amx_bf16();
+  p.split_f32 = p.split_f32 && p.own_bf16;
 }
 
 }  // namespace
@@ -158,23 +183,24 @@ target::Providers probe() {
 }
 
 std::string write(const target::Providers& p) {
-  std::string out = "3";
-  for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.quick_panels})
+  std::string out = "4";
+  for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.quick_panels, p.split_f32})
     out += has ? " 1" : " 0";
   return out + " " + fixed_decimal(p.onednn_f32_ratio, 1);
 }
 
 std::optional<target::Providers> parse_providers(std::string_view text) {
   const std::vector<std::string> words = split(text, ' ');
-  if (words.size() != 9 || words[0] != "3") return std::nullopt;
+  if (words.size() != 10 || words[0] != "4") return std::nullopt;
   target::Providers p;
-  bool* const has[] = {&p.mkl, &p.onednn, &p.onednn_bf16, &p.onednn_f16, &p.slow_bf16, &p.slow_f16, &p.quick_panels};
+  bool* const has[] = {&p.mkl,       &p.onednn,   &p.onednn_bf16,  &p.onednn_f16,
+                       &p.slow_bf16, &p.slow_f16, &p.quick_panels, &p.split_f32};
   for (size_t i = 0; i < std::size(has); ++i) {
     const std::string& word = words[i + 1];
     if (word != "0" && word != "1") return std::nullopt;
     *has[i] = word == "1";
   }
-  const std::optional<double> ratio = parse_number<double>(words[8]);
+  const std::optional<double> ratio = parse_number<double>(words[9]);
   if (!ratio || !(*ratio >= 0.5 && *ratio <= 4)) return std::nullopt;
   p.onednn_f32_ratio = *ratio;
   ask_processor(p);

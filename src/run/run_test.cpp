@@ -445,8 +445,8 @@ TEST(Run, ProbeIsShortAndKeepsTheProgramsRandomNumbers) {
   const auto q = parse_providers(write(p));
   ASSERT_TRUE(q);
   EXPECT_EQ(target::describe(*q), target::describe(p));
-  for (const char* bad :
-       {"", "1", "2 1 1 1 1 0 0 1 1.0", "3 1 1 1 1 0 0 1.0", "3 1 1 1 1 0 0 1 99", "3 1 1 1 1 0 0 1 nan", "rubbish"})
+  for (const char* bad : {"", "1", "3 1 1 1 1 0 0 1 1 1.0", "4 1 1 1 1 0 0 1 1.0", "4 1 1 1 1 0 0 1 1 99",
+                          "4 1 1 1 1 0 0 1 1 nan", "4 1 1 1 1 0 0 1 2 1.0", "rubbish"})
     EXPECT_FALSE(parse_providers(bad)) << bad;
 }
 

@@ -23,15 +23,11 @@ const Row* row_of(const Row (&rows)[n], std::string_view word) {
 
 Providers parse_machine(std::string_view words) {
   static constexpr std::pair<std::string_view, bool Providers::*> kWords[] = {
-      {"onednn_bf16", &Providers::onednn_bf16},
-      {"slow_bf16", &Providers::slow_bf16},
-      {"own_f32", &Providers::own_f32},
-      {"own_bf16", &Providers::own_bf16},
-      {"panels", &Providers::panels},
-      {"quick_panels", &Providers::quick_panels},
-      {"strict", &Providers::strict_numerics},
-      {"eagers_bits", &Providers::eagers_bits},
-      {"batch_invariant", &Providers::batch_invariant}};
+      {"onednn_bf16", &Providers::onednn_bf16},   {"slow_bf16", &Providers::slow_bf16},
+      {"own_f32", &Providers::own_f32},           {"own_bf16", &Providers::own_bf16},
+      {"split_f32", &Providers::split_f32},       {"panels", &Providers::panels},
+      {"quick_panels", &Providers::quick_panels}, {"strict", &Providers::strict_numerics},
+      {"eagers_bits", &Providers::eagers_bits},   {"batch_invariant", &Providers::batch_invariant}};
   static constexpr std::pair<std::string_view, int64_t Providers::*> kNumbers[] = {
       {"random_threads", &Providers::random_threads}, {"pack_budget", &Providers::pack_budget}};
   constexpr std::string_view kWrongPoints = "wrong_strided_points";

@@ -10,9 +10,9 @@ namespace flashover::target {
 
 std::string describe(const Providers& p) {
   std::string out;
-  for (bool b :
-       {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.own_f32, p.own_bf16, p.panels,
-        p.quick_panels, p.onednn_strided_points, p.strict_numerics, p.eagers_bits, p.batch_invariant, p.deterministic})
+  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.own_f32, p.own_bf16,
+                 p.split_f32, p.panels, p.quick_panels, p.onednn_strided_points, p.strict_numerics, p.eagers_bits,
+                 p.batch_invariant, p.deterministic})
     out += b ? '1' : '0';
   return out + " " + fixed_decimal(p.onednn_f32_ratio, 6) + " " + std::to_string(p.mkl_packed_rows) + " " +
          std::to_string(p.pack_budget) + " " + std::to_string(p.random_threads);
@@ -26,7 +26,7 @@ bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
       2.0 * static_cast<double>(size.rows) * static_cast<double>(size.inner) * static_cast<double>(size.columns);
   if (dtype == DType::kBF16)
     return size.rows >= 24 && size.inner >= 16 && size.columns >= 16 && m * k * n * 65536 < 2.2 * flops;
-  if (dtype != DType::kF32 || flops < 2e6) return false;
+  if (dtype != DType::kF32 || !p.split_f32 || flops < 2e6) return false;
   constexpr double kMultiply = 0.185, kFinish = 0.15, kPackColumns = 0.5, kPackRows = 0.25, kLibrary = 160e3;
   const double group = std::max(1.0, std::min(16.0, std::floor(150 / std::min(k, 24.0))));
   const double own =
@@ -35,7 +35,7 @@ bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
 }
 
 static bool takes_unpacked(const Providers& p, DType dtype) {
-  return dtype == DType::kF32 && !p.own_bf16 && p.panels && !p.strict_numerics;
+  return dtype == DType::kF32 && !p.split_f32 && p.panels && !p.strict_numerics;
 }
 
 bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bool columns_lie_dense, bool frozen) {
@@ -89,7 +89,7 @@ OwnConvolution choose_convolution(const Providers& p, DType dtype, const Convolu
                : OwnConvolution{};
   }
   const double work = 2.0 * static_cast<double>(c.in * c.out * c.taps) * static_cast<double>(c.points * c.batch);
-  if (!p.own_bf16 || c.in < 16 || c.out < 16 || work < 2e6) return {};
+  if (!(f32 ? p.split_f32 : p.own_bf16) || c.in < 16 || c.out < 16 || work < 2e6) return {};
   // bf16 and few points: all time goes into reading the weight, which products do best.
   if (!f32 && c.taps > 1 && c.taps <= 64 && c.points * c.batch <= 256 && c.in * c.taps * c.out >= 1 << 19)
     return {true, true, true, c.groups == 1};

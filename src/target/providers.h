@@ -28,6 +28,9 @@ struct Providers {
   bool slow_f16 = false;     // ... of f16
   bool own_f32 = false;      // flashover.attention takes f32 (AVX512) ...
   bool own_bf16 = false;     // ... and it, flashover.packed_linear and product take bf16 (AMX)
+  // With the AMX unit, f32 products and convolutions in the bf16x3 split are quicker than the libraries' (measured: the
+  // unit has a third of its speed where a neighbour keeps the core busy). Else f32 is as on machines without it.
+  bool split_f32 = false;
   // oneDNN's gradient of a weight of one point, with strides, of images that lie channels last, is right. Its kernel for
   // AVX2 gives other numbers and writes beyond its memory (3.10.2, f32).
   bool onednn_strided_points = true;
@@ -70,6 +73,9 @@ bool suits_product(const Providers& p, DType dtype, const ProductSize& size);
 bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bool columns_lie_dense, bool frozen);
 bool suits_unpacked_rows(const Providers& p, DType dtype, int64_t inner, int64_t columns,
                          bool columns_lie_dense);  // of any number, which may be a symbol
+
+// Whether the products of flashover.product are the vectors', also where there is an AMX unit.
+inline bool multiplies_by_vectors(const Providers& p, DType dtype) { return dtype == DType::kF32 && !p.split_f32; }
 
 // Whether flashover.panel_linear is as quick as the libraries for so many rows.
 bool suits_panels(const Providers& p, DType dtype, int64_t rows);

@@ -447,13 +447,13 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
 // Sizes of images that are symbols, in f32, where everyone's operands are dense: the call chooses.
 bool may_be_own(const target::Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
                 std::span<const Arg> geometry) {
-  if (p.strict_numerics || (!p.own_f32 && !p.own_bf16) || w.dtype != DType::kF32 || input.dtype != w.dtype ||
+  if (p.strict_numerics || (!p.own_f32 && !p.split_f32) || w.dtype != DType::kF32 || input.dtype != w.dtype ||
       out.dtype != w.dtype || input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 ||
       ops::as_bool(geometry[3]) || !all_const(w.sizes) || !input.sizes[1].is_const() ||
       (all_const(input.sizes) && all_const(out.sizes)))
     return false;
   const bool depthwise = ops::as_int(geometry[5]) > 1 && w.sizes[1].is_const(1) && w.sizes[0] == input.sizes[1];
-  return depthwise ? p.own_f32 : p.own_bf16;
+  return depthwise ? p.own_f32 : p.split_f32;
 }
 bool choose_in_call(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& p = machine(user);
@@ -464,7 +464,7 @@ bool choose_in_call(Rewriter& r, const Node& n, Values& results, const void* use
       r.b.emit("flashover.convolution_by_size.default",
                {Ref{dense_value(r, x)}, Ref{dense_value(r, weight)},
                 dense_value(r, ops::as_optional_value(n.args[kBias])), spatial(n.args[kStride], 2),
-                spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2), n.args[kGroups], p.own_f32, p.own_bf16},
+                spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2), n.args[kGroups], p.own_f32, p.split_f32},
                dense_type(out))};
   return true;
 }
@@ -482,7 +482,7 @@ bool choose_in_call_backward(Rewriter& r, const Node& n, Values& results, const 
   const auto made = r.b.emit_all("flashover.convolution_backward_by_size.default",
                                  {Ref{dense_value(r, g)}, Ref{dense_value(r, x)}, Ref{dense_value(r, weight)},
                                   spatial(n.args[4], 2), spatial(n.args[5], 2), spatial(n.args[6], 2), n.args[9],
-                                  p.own_f32, p.own_bf16, std::vector<bool>{left[0], left[1]}},
+                                  p.own_f32, p.split_f32, std::vector<bool>{left[0], left[1]}},
                                  {dense_type(input), dense_type(w)});
   std::vector<ValueId>& outs = r.out.nodes.back().outs;
   for (size_t i = 0; i < 2; ++i) (left[i] ? results : outs)[i] = left[i] ? made[i] : kNoValue;

@@ -88,8 +88,9 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   type.sizes = {a.sizes[0], m.sizes[1]};
   type = dense_type(type);
   if (gemm == Gemm::kOwn) {
-    results = {
-        r.b.emit(kProduct, {Ref{x}, Ref{matrix}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false}, type)};
+    const bool vectors = target::multiplies_by_vectors(state.providers, a.dtype);
+    results = {r.b.emit(
+        kProduct, {Ref{x}, Ref{matrix}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false, vectors}, type)};
     return true;
   }
   const ValueId weight = transposed(r, matrix);
@@ -176,7 +177,9 @@ bool take_widening(Rewriter& r, const Node& n, Values& results, const void*) {
   type.dtype = DType::kF32;
   const Node from = *product;
   results = {with_views(
-      r, r.b.emit(kProduct, {from.args[0], from.args[1], from.args[2], from.args[3], true}, std::move(type)), views)};
+      r,
+      r.b.emit(kProduct, {from.args[0], from.args[1], from.args[2], from.args[3], true, from.args[5]}, std::move(type)),
+      views)};
   return true;
 }
 
@@ -204,7 +207,8 @@ bool take_activation_of_linear(Rewriter& r, const Node& n, Values& results, cons
   } else if (linear.op->name == kProduct && plain(3)) {
     const auto activation = own_activation(n);
     if (!activation) return false;
-    fused = r.b.emit(kProduct, {linear.args[0], linear.args[1], linear.args[2], *activation, false}, r.b.type(v));
+    fused = r.b.emit(kProduct, {linear.args[0], linear.args[1], linear.args[2], *activation, false, linear.args[5]},
+                     r.b.type(v));
   } else if (linear.op->name == "mkldnn._linear_pointwise.default" && plain(3)) {
     const auto activation = fused_activation(n);
     if (!activation) return false;
@@ -234,10 +238,10 @@ constexpr RewriteRule kLibraryRules[] = {
 }  // namespace
 
 ValueId own_linear(Rewriter& r, Gemm gemm, ValueId x, ValueId weight, std::optional<ValueId> bias, TensorType type) {
-  if (gemm == Gemm::kOwn)
+  if (gemm == Gemm::kOwn)  // what is not packed beforehand is for the vectors (suits_unpacked)
     return r.b.emit(
         kProduct,
-        {Ref{x}, Ref{r.b.permute(weight, {1, 0})}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false},
+        {Ref{x}, Ref{r.b.permute(weight, {1, 0})}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false, true},
         std::move(type));
   const bool panels = gemm == Gemm::kOwnPanels;
   const TensorType w = r.b.type(weight);
@@ -249,7 +253,7 @@ ValueId own_linear(Rewriter& r, Gemm gemm, ValueId x, ValueId weight, std::optio
 // The bf16x3 split takes half as much memory again as f32, so it is not for the few rows whose time is reading the
 // weight, nor where much is padded to blocks of 32.
 bool suits_bf16x3(const target::Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns) {
-  if (dtype != DType::kF32 || !providers.own_bf16 || providers.strict_numerics || rows < 32) return false;
+  if (dtype != DType::kF32 || !providers.split_f32 || providers.strict_numerics || rows < 32) return false;
   const auto work = [&](int64_t k, int64_t n) { return 2.0 * static_cast<double>(rows) * static_cast<double>(k * n); };
   const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
   return work(inner, columns) >= 2e6 && work(padded(inner), padded(columns)) < 1.4 * work(inner, columns);
