@@ -184,8 +184,12 @@ def test_models(name: str, mode: str) -> None:
     run = small_models.call(model, mode)
     graph = trace(Program(run, args, model))
     expected = tensors_of(run(*args))
+    checked = ""
     for pass_name in PASSES:
         graph = graph.apply([pass_name])
+        if graph.text == checked:  # the pass finds nothing here
+            continue
+        checked = graph.text
         with torch.no_grad():
             got = graph.run(graph.inputs)
         for k, (g, e) in enumerate(zip(got, expected, strict=True)):

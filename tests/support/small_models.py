@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 
-def timm_model(name: str, size: int) -> tuple[torch.nn.Module, tuple[Any, ...]]:
+def timm_model(name: str, size: int, **changes: Any) -> tuple[torch.nn.Module, tuple[Any, ...]]:
     import timm
 
-    return timm.create_model(name, pretrained=False), (torch.randn(1, 3, size, size),)
+    return timm.create_model(name, pretrained=False, **changes), (torch.randn(1, 3, size, size),)
 
 
 def hf(config_class: str, model_class: str, **sizes: Any) -> tuple[torch.nn.Module, tuple[Any, ...]]:
@@ -26,9 +26,9 @@ def hf(config_class: str, model_class: str, **sizes: Any) -> tuple[torch.nn.Modu
 MODELS: dict[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]] = {
     "resnet18": lambda: timm_model("resnet18", 64),
     "mobilenetv3": lambda: timm_model("mobilenetv3_large_100", 64),
-    "vit_tiny": lambda: timm_model("vit_tiny_patch16_224", 224),
+    "vit_tiny": lambda: timm_model("vit_tiny_patch16_224", 112, img_size=112, depth=6),
     "convnext": lambda: timm_model("convnext_atto", 64),
-    "swin": lambda: timm_model("swin_tiny_patch4_window7_224", 224),
+    "swin": lambda: timm_model("swin_tiny_patch4_window7_224", 224, depths=(2, 1, 2, 1), embed_dim=48),
     "bert": lambda: hf(
         "BertConfig",
         "BertModel",
