@@ -33,7 +33,6 @@ constexpr std::string_view kNever[] = {
     op::cumprod,
     op::cumsum,
     op::dot,
-    op::fill_Scalar,
     op::max_pool2d_with_indices,
     op::max_pool3d_with_indices,
     op::mkldnn_convolution,

@@ -365,22 +365,26 @@ bool Recorder::item_as_symbol(Stack& stack) {
 
 // A number is converted as in eager whatever its value is where the result is floating, or floating tensors are
 // compared; elsewhere the value decides (overflow, truncation).
-bool Recorder::numbers_fit(const OpFacts& facts, const std::vector<TensorType>& outs) const {
+bool Recorder::numbers_fit(const OpFacts& facts, const std::vector<Arg>& args,
+                           const std::vector<TensorType>& outs) const {
   const auto every = [&](auto&& test) {
     return std::all_of(outs.begin(), outs.end(),
                        [&](const TensorType& t) { return t.dtype == DType::kUndefined || test(t.dtype); });
   };
   if (every([](DType d) { return is_floating(d); })) return true;
-  // Wide integers hold what such numbers may be (frame::evaluate).
+  // Wide integers hold what such whole numbers may be (frame::evaluate); eager refuses a NaN, for one.
   const auto wide = [](DType d) { return d == DType::kI64 || d == DType::kI32; };
   const std::string& name = facts.schema.name;
   const bool integers_too =
       op::is_any_of(name, {op::full, op::add_Tensor, op::sub_Tensor, op::rsub_Tensor, op::mul_Tensor, op::fill_Scalar,
                            op::add__Tensor, op::sub__Tensor, op::mul__Tensor, op::fill__Scalar, op::eq_Tensor,
                            op::ne_Tensor, op::lt_Tensor, op::le_Tensor, op::gt_Tensor, op::ge_Tensor});
-  if (integers_too && every([&](DType d) { return wide(d) || d == DType::kBool; }) &&
-      std::all_of(operands_.begin(), operands_.end(),
-                  [&](const Operand& o) { return wide(graph_.type(o.value).dtype); }) &&
+  const auto all_wide = [&] {  // tensors and numbers
+    bool yes = true;
+    for (const Arg& a : args) graph::for_each_ref(a, [&](ValueId v) { yes = yes && wide(graph_.type(v).dtype); });
+    return yes;
+  };
+  if (integers_too && every([&](DType d) { return wide(d) || d == DType::kBool; }) && all_wide() &&
       (!op::is_any_of(name, {op::full}) || every(wide)))
     return true;
   if (!every([](DType d) { return is_floating(d) || d == DType::kBool; })) return false;

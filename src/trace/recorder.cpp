@@ -640,7 +640,7 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   }
   std::vector<TensorType> outs;
   bool ruled = infer_by_rule(facts, args, outs);
-  if (symbols && !(ruled && numbers_fit(facts, outs) && fits_data(facts, args, outs))) {  // the value is needed
+  if (symbols && !(ruled && numbers_fit(facts, args, outs) && fits_data(facts, args, outs))) {  // the value is needed
     read_symbols(facts, stack, base, true);
     args = collect(facts, stack, base);
     outs.clear();

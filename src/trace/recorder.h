@@ -200,7 +200,7 @@ class Recorder final : public Session {
   bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;
   void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);
   bool item_as_symbol(Stack& stack);
-  bool numbers_fit(const OpFacts& facts, const std::vector<TensorType>& outs) const;
+  bool numbers_fit(const OpFacts& facts, const std::vector<Arg>& args, const std::vector<TensorType>& outs) const;
   std::optional<at::Tensor> constant_value(const at::Tensor& t, std::vector<sym::Expr>* sizes);
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool find_sizes(OpFacts& facts, Stack& stack, size_t base);  // data_sizes.cpp, as what follows

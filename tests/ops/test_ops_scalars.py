@@ -50,6 +50,9 @@ REFUSED = {
     "fill is negative": (lambda x: torch.full_like(x, -0.1) + x, torch.uint8),
     "fill is above the largest": (lambda x: torch.full_like(x, 127.5) + x, torch.int8),
     "masked_fill is negative": (lambda x: x.masked_fill(x > 3, -0.1), torch.uint8),
+    "fill_ is above the largest": (lambda x: x.clone().fill_(300), torch.int8),
+    "fill_ is above the largest half": (lambda x: x.clone().fill_(70000.0), torch.float16),
+    "eps overflows": (lambda x: x.logit(1e9), torch.float16),
     "lambda is infinite": (lambda x: F.softshrink(x, float("inf")), torch.float32),
     "lambda overflows": (lambda x: F.hardshrink(x, 1e30), torch.float16),
     "delta is NaN": (lambda x: F.huber_loss(x, x, delta=float("nan")), torch.float32),
@@ -83,3 +86,13 @@ def test_erfinv_near_one():
     x = torch.cat([x, -x, torch.linspace(-0.9, 0.9, 50, dtype=torch.float64)])
     got = flashover.compile(lambda x: torch.erfinv(x))(x)
     torch.testing.assert_close(got, torch.erfinv(x), rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("first", [1.5, 2.5])
+def test_whole_numbers_hold_no_nan(first):
+    """A float that changes was converted by the kernel, whatever it was."""
+    f = flashover.compile(lambda s: torch.full((3,), s, dtype=torch.int32))
+    for value in (first, 3.5, 4.5):
+        assert torch.equal(f(value), torch.full((3,), value, dtype=torch.int32))
+    with pytest.raises(RuntimeError, match="overflow"):
+        f(float("nan"))

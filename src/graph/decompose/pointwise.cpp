@@ -115,6 +115,7 @@ bool nan_to_num(Builder& b, const Node& n, Outs& outs) {
 bool logit(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype;
   auto eps = number(arg(n, 1));
+  if (eps && !scalar_fits(arg(n, 1), d)) return false;
   ValueId x = b.convert(in(n, 0), math(d));
   if (eps) {
     ValueId lo = constant(b, x, *eps), hi = constant(b, x, 1 - *eps);

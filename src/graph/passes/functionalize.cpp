@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "graph/analysis/view_steps.h"
+#include "graph/decompose/rules.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
 #include "ops/last_element.h"
@@ -472,7 +473,7 @@ class Functionalizer {
     const TensorType& self = traced(ops::as_value(n.args[0]));
     if (name == op::zero_) return {b_.full(self.sizes, zero_of(self.dtype), self.dtype, self.device)};
     if (name == op::fill__Scalar) {
-      if (auto scalar = exact_scalar(n.args[1], self.dtype))
+      if (auto scalar = rules::scalar_in(n.args[1], self.dtype))
         return {b_.full(self.sizes, *scalar, self.dtype, self.device)};
       return {};
     }
@@ -491,27 +492,6 @@ class Functionalizer {
     if (info(d).complex) return std::complex<double>(0, 0);
     return sym::Expr(0);
   }
-  // A scalar that means the same in a dtype as after fill_'s conversion; nullopt if that is not plain.
-  static std::optional<Arg> exact_scalar(const Arg& a, DType d) {
-    if (info(d).complex) return std::nullopt;
-    if (const auto* v = std::get_if<double>(&a)) {
-      if (is_floating(d)) return *v;
-      return std::nullopt;
-    }
-    if (const auto* v = std::get_if<bool>(&a)) {
-      if (d == DType::kBool) return *v;
-      if (is_floating(d)) return *v ? 1.0 : 0.0;
-      return sym::Expr(*v ? 1 : 0);
-    }
-    if (const auto* v = std::get_if<sym::Expr>(&a)) {
-      if (is_integral(d)) return *v;
-      if (!v->is_const()) return std::nullopt;
-      if (d == DType::kBool) return v->value() != 0;
-      return static_cast<double>(v->value());
-    }
-    return std::nullopt;
-  }
-
   std::vector<ValueId> call_twin(const Node& n, const std::vector<ValueId>& written,
                                  const std::vector<ValueId>& fresh) {
     const ops::OpRow* twin = n.op->functional;
