@@ -96,3 +96,14 @@ def test_whole_numbers_hold_no_nan(first):
         assert torch.equal(f(value), torch.full((3,), value, dtype=torch.int32))
     with pytest.raises(RuntimeError, match="overflow"):
         f(float("nan"))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("order", [2, 3, 0.5, -1, 1e10])
+def test_norm_of_one_element_has_no_power(order, dynamic):
+    """Powers of large numbers are infinite, those of small ones zero: eager takes none of a single element."""
+    x = torch.tensor([[1e30], [1e-30], [-3.0]])
+    f = flashover.compile(lambda x: torch.linalg.vector_norm(x, order, dim=1), dynamic=dynamic)
+    assert torch.equal(f(x), x.abs().flatten())
+    wide = torch.tensor([[1.0, 2.0], [3.0, -4.0]])
+    torch.testing.assert_close(f(wide), torch.linalg.vector_norm(wide, order, dim=1))

@@ -142,6 +142,19 @@ bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, ke
   return true;
 }
 
+// The norm of one element is what it is without its sign, as in eager: its power may overflow, or become zero.
+ValueId root_of_powers(Builder& b, ValueId x, double ord, const Ints& over, bool keepdim) {
+  const sym::Expr count = b.count(x, over);
+  const ValueId size = b.abs(x);
+  if (count.is_const(1)) return b.amax(size, over, keepdim);
+  const auto power = [&](ValueId v, double e) { return b.pow(v, constant(b, x, e)); };
+  const auto root = [&](ValueId v) { return ord == 2 ? b.sqrt(v) : power(v, 1 / ord); };
+  ValueId each = ord == 2 ? b.mul(x, x) : power(size, ord);
+  if (count.is_const() || sym::known_lt(1, count)) return root(b.sum(each, over, keepdim));
+  const ValueId is_alone = b.eq(number_of(b, x, count), constant(b, x, 1));
+  const ValueId total = b.sum(b.where(is_alone, size, each), over, keepdim);
+  return b.where(is_alone, total, root(total));
+}
 bool vector_norm(Builder& b, const Node& n, Outs& outs) {  // (self, ord, dim, keepdim, dtype)
   auto over = reduced_dims(b, n, 2);
   auto ord = number(arg(n, 1));
@@ -152,13 +165,12 @@ bool vector_norm(Builder& b, const Node& n, Outs& outs) {  // (self, ord, dim, k
   bool keepdim = flag(arg(n, 3));
   ValueId x = b.convert(source, math(d));
   auto y = [&]() -> ValueId {
-    if (*ord == 2) return b.sqrt(b.sum(b.mul(x, x), *over, keepdim));
     ValueId a = b.abs(x);
     if (*ord == 1) return b.sum(a, *over, keepdim);
     if (*ord == kInf) return b.amax(a, *over, keepdim);
     if (*ord == -kInf) return b.amin(a, *over, keepdim);
     if (*ord == 0) return b.sum(b.convert(b.ne(x, constant(b, x, 0)), b.dtype(x)), *over, keepdim);
-    return b.pow(b.sum(b.pow(a, constant(b, x, *ord)), *over, keepdim), constant(b, x, 1 / *ord));
+    return root_of_powers(b, x, *ord, *over, keepdim);
   };
   return done(b, y(), d, outs);
 }
