@@ -13,6 +13,7 @@ from op_samples import DECLINES, RANDOM
 from torch.utils._pytree import tree_map
 from trace_tools import Program, tensors_of, trace, type_text
 
+import flashover
 from flashover import _C
 
 GROUPS, SAMPLES = 4, 4
@@ -151,3 +152,12 @@ def test_promised_strides_of_gradients(group):
                 wrong.append(f"{op.name} ({one.__name__}, {other.__name__}): {said}")
     assert not wrong, "\n".join(wrong)
     assert tried > 100
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_angles_of_complex_numbers_are_contiguous(dynamic):
+    """Eager copies them out of a complex result; torch's shape function gives them the strides of the operand."""
+    x = torch.randn(2, 3, 4, dtype=torch.complex64).permute(2, 0, 1)
+    got = flashover.compile(torch.angle, dynamic=dynamic)(x)
+    assert got.stride() == torch.angle(x).stride() == (6, 3, 1)
+    assert torch.equal(got, torch.angle(x))

@@ -43,10 +43,11 @@ bool abs(In in, Types& outs) {
 
 bool angle(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
-  if (x && is_complex(x->dtype) && !contiguous(*x)) return false;
-  if (!unary<kAny, Result::kFloat>(in, outs)) return false;
-  outs[0].dtype = to_real(outs[0].dtype);
-  return true;
+  if (x && is_complex(x->dtype)) {  // the real part of a complex result, copied into new memory (torch's meta differs)
+    outs.push_back(fresh(*x, to_real(x->dtype), x->sizes));
+    return true;
+  }
+  return unary<kAny, Result::kFloat>(in, outs);
 }
 
 template <int allowed, Result r, int a = 0, int b = 1>
