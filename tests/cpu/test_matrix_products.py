@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from cpu_features import HAS
+from cpu_features import HAS, split_f32
 
 import flashover
 from flashover import _C
@@ -161,7 +162,7 @@ class Mlp(torch.nn.Module):
 
 
 @pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=needs_amx)])
-def test_training(bf16: bool) -> None:
+def test_training(bf16: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x = Mlp(), torch.randn(2, 80, 256)
     exact = Mlp().double()
@@ -177,7 +178,8 @@ def test_training(bf16: bool) -> None:
         return [out.detach(), inputs.grad, *(p.grad for p in of.parameters())]
 
     best, eager = gradients(exact, x.double(), False), gradients(model, x, bf16)
-    fast = flashover.compile(model)
+    options = split_f32(tmp_path, True)
+    fast = flashover.compile(model, options=options)
     for got, own, want in zip(gradients(fast, x, bf16), eager, best, strict=True):
         assert got.dtype == own.dtype
 
@@ -186,7 +188,7 @@ def test_training(bf16: bool) -> None:
 
         assert error(got) <= 2 * error(own) + 1e-6 * float(want.square().mean().sqrt())
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        text = flashover.explain(model)(x.clone().requires_grad_()).text()
+        text = flashover.explain(model, options=options)(x.clone().requires_grad_()).text()
     assert "flashover.product" in text or not AMX
 
 

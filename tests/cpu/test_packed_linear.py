@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from activations import ACTIVATIONS, SPECIAL
-from cpu_features import HAS
+from cpu_features import HAS, split_f32
 from torch import nn
 
 import flashover
@@ -119,7 +120,7 @@ def test_f32_every_size(inner: int) -> None:
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
-def test_f32_program(activation: str) -> None:
+def test_f32_program(activation: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(200, 160)
     x = torch.randn(2, 20, 200)
@@ -127,7 +128,8 @@ def test_f32_program(activation: str) -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return ACTIVATIONS[activation](model(x))
 
-    fast = flashover.compile(program, fullgraph=True)
+    options = split_f32(tmp_path, True)
+    fast = flashover.compile(program, fullgraph=True, options=options)
     with torch.no_grad():
         for value in (1.0, float("nan"), 1e-44):
             x[1, 3, 5] = value
@@ -136,7 +138,7 @@ def test_f32_program(activation: str) -> None:
         model.weight.data = torch.randn(160, 200)
         x[1, 3, 5] = 1
         torch.testing.assert_close(fast(x), program(x), rtol=1e-5, atol=1e-4)
-        assert "flashover.packed_linear" in flashover.explain(program)(x).text()
+        assert "flashover.packed_linear" in flashover.explain(program, options=options)(x).text()
 
 
 class StridedBiases(nn.Module):
