@@ -311,8 +311,8 @@ void decline_capture(Attempt& a, const frame::CaptureRequest& request) {
 bool accept(Attempt& a, const std::vector<frame::BrokenMark>& marks) {
   std::string said, warned, where;
   for (const frame::BrokenMark& m : marks) {
-    const std::string text = "\n  - " + part_in_words(m.path, m.dim) + " is marked as dynamic, but " +
-                             m.reason + (m.where.empty() ? "" : " at " + with_text(m.where));
+    const std::string text = "\n  - " + part_in_words(m.path, m.dim) + " is marked as dynamic, but " + m.reason +
+                             (m.where.empty() ? "" : " at " + with_text(m.where));
     (m.ours ? warned : said) += text;
     if (!m.ours && where.empty()) where = m.where;
   }
