@@ -189,7 +189,6 @@ Wrong product(const Plain& a, const Plain& b, const Plain* added, std::string_vi
   const auto act = activation_named(activation);
   const bool f32 = is_f32(a), bf16 = a.dtype == DType::kBF16;
   const DType result = wide ? DType::kF32 : a.dtype;
-  vectors = vectors && vector_kernels() != nullptr;  // (of another machine's plan)
   if (bf16 ? !has_amx_bf16() : !has_amx_bf16() && !vector_kernels()) return "product: not on this machine";
   const int64_t rank = a.rank();
   const bool fit = (rank == 2 || rank == 3) && b.rank() == rank && out.rank() == rank && b.size(-2) == a.size(-1) &&

@@ -96,6 +96,7 @@ Work panels_work(const at::Tensor& x, const at::Tensor& w) {
 
 // x w^T on the AMX unit, in the bf16x3 split.
 Work split_work(const at::Tensor& x, const at::Tensor& w) {
+  if (!cpu::has_amx_bf16()) return {};
   const at::Tensor out = at::empty({x.size(0), w.size(0)});
   return [x, w, out] {
     cpu::product(cpu::ProductOf<float>{.a = x.const_data_ptr<float>(),
@@ -138,7 +139,7 @@ target::Providers measure() {
   if (p.onednn) p.onednn_f32_ratio = f32 < 1.4 && f32 > 0.7 ? 1.0 : std::clamp(std::round(f32 * 2) / 2, 0.5, 4.0);
   // (Of a training step: nothing is packed beforehand. 20 ms where the two are level.)
   const at::Tensor rows = at::randn({4 * kRows, kInner}, generator);
-  p.split_f32 = cpu::has_amx_bf16() && speed_ratio(linear(rows, w), split_work(rows, w), 12) > 1;
+  p.split_f32 = speed_ratio(linear(rows, w), split_work(rows, w), 12) > 1;
   const auto reduced = [&](at::ScalarType type) {
     const at::Tensor a = x.to(type), b = w.to(type);
     return speed_ratio(linear(a, b), onednn(a, b), 10) > 0.9;
@@ -162,6 +163,14 @@ void ask_processor(target::Providers& p) {
   p.split_f32 = p.split_f32 && p.own_bf16;
 }
 
+// The text: a version, each of these, the ratio.
+constexpr const char* kVersion = "4";
+constexpr bool target::Providers::*kMeasured[] = {
+    &target::Providers::mkl,          &target::Providers::onednn,    &target::Providers::onednn_bf16,
+    &target::Providers::onednn_f16,   &target::Providers::slow_bf16, &target::Providers::slow_f16,
+    &target::Providers::quick_panels, &target::Providers::split_f32,
+};
+
 }  // namespace
 
 target::Providers probe() {
@@ -183,24 +192,21 @@ target::Providers probe() {
 }
 
 std::string write(const target::Providers& p) {
-  std::string out = "4";
-  for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.slow_bf16, p.slow_f16, p.quick_panels, p.split_f32})
-    out += has ? " 1" : " 0";
+  std::string out = kVersion;
+  for (const auto has : kMeasured) out += p.*has ? " 1" : " 0";
   return out + " " + fixed_decimal(p.onednn_f32_ratio, 1);
 }
 
 std::optional<target::Providers> parse_providers(std::string_view text) {
   const std::vector<std::string> words = split(text, ' ');
-  if (words.size() != 10 || words[0] != "4") return std::nullopt;
+  if (words.size() != std::size(kMeasured) + 2 || words[0] != kVersion) return std::nullopt;
   target::Providers p;
-  bool* const has[] = {&p.mkl,       &p.onednn,   &p.onednn_bf16,  &p.onednn_f16,
-                       &p.slow_bf16, &p.slow_f16, &p.quick_panels, &p.split_f32};
-  for (size_t i = 0; i < std::size(has); ++i) {
+  for (size_t i = 0; i < std::size(kMeasured); ++i) {
     const std::string& word = words[i + 1];
     if (word != "0" && word != "1") return std::nullopt;
-    *has[i] = word == "1";
+    p.*kMeasured[i] = word == "1";
   }
-  const std::optional<double> ratio = parse_number<double>(words[9]);
+  const std::optional<double> ratio = parse_number<double>(words.back());
   if (!ratio || !(*ratio >= 0.5 && *ratio <= 4)) return std::nullopt;
   p.onednn_f32_ratio = *ratio;
   ask_processor(p);

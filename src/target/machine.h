@@ -6,8 +6,9 @@
 
 namespace flashover::target {
 
-// Providers' defaults and what the words add, separated by spaces: onednn_bf16, slow_bf16, own_f32, own_bf16, split_f32, panels, quick_panels,
-// strict, eagers_bits, batch_invariant, wrong_strided_points, random_threads=N, pack_budget=N. Throws UserError for another word.
+// Providers' defaults and what the words add, separated by spaces: onednn_bf16, slow_bf16, own_f32, own_bf16, split_f32,
+// panels, quick_panels, strict, eagers_bits, batch_invariant, wrong_strided_points, random_threads=N, pack_budget=N.
+// Throws UserError for another word.
 Providers parse_machine(std::string_view words);
 
 }  // namespace flashover::target

@@ -35,7 +35,7 @@ bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
 }
 
 static bool takes_unpacked(const Providers& p, DType dtype) {
-  return dtype == DType::kF32 && !p.split_f32 && p.panels && !p.strict_numerics;
+  return multiplies_by_vectors(p, dtype) && p.panels && !p.strict_numerics;
 }
 
 bool suits_unpacked(const Providers& p, DType dtype, const ProductSize& size, bool columns_lie_dense, bool frozen) {

@@ -14,7 +14,7 @@ HAS = {
     torch.bfloat16: not _C.missing_feature("avx512 avx512_bf16 amx_bf16"),
 }
 
-PROBED = re.compile(r"(?<=\t4)( [01]){8}")  # as run/probe.h writes it; the last one is split_f32
+PROBED = re.compile(r"(?<=\t4)( [01]){8}(?= \d\.\d)")  # as run/probe.h writes it; the last one is split_f32
 
 
 def split_f32(folder: Path, split: bool) -> dict[str, str]:

@@ -18,6 +18,12 @@ struct PackingState {
 };
 constexpr const char* kProduct = "flashover.product.default";
 
+ValueId own_product(Rewriter& r, ValueId a, ValueId b, std::optional<ValueId> bias, bool vectors, TensorType type) {
+  return r.b.emit(kProduct,
+                  {Ref{a}, Ref{b}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), /*wide=*/false, vectors},
+                  std::move(type));
+}
+
 ValueId onednn_linear(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias,
                       const FusedActivation& activation, TensorType type) {
   return r.b.emit("mkldnn._linear_pointwise.default",
@@ -88,9 +94,7 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   type.sizes = {a.sizes[0], m.sizes[1]};
   type = dense_type(type);
   if (gemm == Gemm::kOwn) {
-    const bool vectors = target::multiplies_by_vectors(state.providers, a.dtype);
-    results = {r.b.emit(
-        kProduct, {Ref{x}, Ref{matrix}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false, vectors}, type)};
+    results = {own_product(r, x, matrix, bias, target::multiplies_by_vectors(state.providers, a.dtype), type)};
     return true;
   }
   const ValueId weight = transposed(r, matrix);
@@ -239,10 +243,7 @@ constexpr RewriteRule kLibraryRules[] = {
 
 ValueId own_linear(Rewriter& r, Gemm gemm, ValueId x, ValueId weight, std::optional<ValueId> bias, TensorType type) {
   if (gemm == Gemm::kOwn)  // what is not packed beforehand is for the vectors (suits_unpacked)
-    return r.b.emit(
-        kProduct,
-        {Ref{x}, Ref{r.b.permute(weight, {1, 0})}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false, true},
-        std::move(type));
+    return own_product(r, x, r.b.permute(weight, {1, 0}), bias, /*vectors=*/true, std::move(type));
   const bool panels = gemm == Gemm::kOwnPanels;
   const TensorType w = r.b.type(weight);
   const ValueId packed = r.b.emit(panels ? "flashover.pack_panels.default" : "flashover.pack_linear.default",

@@ -148,7 +148,7 @@ class Summer {
       if (wide) type.dtype = sum_dtype;
       return b.emit("flashover.product.default",
                     {Ref{left}, Ref{right}, added == kNoValue ? Arg() : Arg(Ref{added}), std::string("none"), wide,
-                     target::multiplies_by_vectors(providers_, type.dtype)},
+                     /*vectors=*/false},
                     dense_type(type));
     }
     if (added == kNoValue) return b.emit(op::mm, {Ref{left}, Ref{right}});
