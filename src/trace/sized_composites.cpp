@@ -2,33 +2,42 @@
 // operand has symbols they are written here with operators that take those, step by step as ATen's, and elsewhere they
 // are ATen's own.
 #include <ATen/Context.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/_fft_c2r.h>
 #include <ATen/ops/_fft_r2c.h>
 #include <ATen/ops/_new_zeros_with_same_feature_meta.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/broadcast_tensors.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/chunk.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/cosine_similarity.h>
 #include <ATen/ops/cov.h>
 #include <ATen/ops/diagonal_copy.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/einsum.h>
+#include <ATen/ops/fill_diagonal.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/gradient.h>
 #include <ATen/ops/istft.h>
+#include <ATen/ops/kron.h>
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/nanquantile.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/pad_sequence.h>
+#include <ATen/ops/pairwise_distance.h>
 #include <ATen/ops/quantile.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/slice.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/stft.h>
+#include <ATen/ops/take_along_dim.h>
 #include <ATen/ops/tensor_split.h>
+#include <ATen/ops/tensordot.h>
 #include <ATen/ops/unfold_backward.h>
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
@@ -233,6 +242,24 @@ std::vector<at::Tensor> chunk(const at::Tensor& self, int64_t chunks, int64_t di
   return at::chunk(self, chunks, dim);
 }
 
+// Differences of neighbours along one dim: of those on both sides, and of the next one at the ends.
+std::vector<at::Tensor> gradient(const at::Tensor& self, const std::optional<at::Scalar>& spacing,
+                                 std::optional<int64_t> dim, int64_t edge_order) {
+  const bool taken = any_symbolic(self) && dim && edge_order == 1 && *dim >= -self.dim() && *dim < self.dim() &&
+                     self.is_floating_point() && (!spacing || !spacing->isComplex()) && self.sym_size(*dim) > 1;
+  if (!taken) {
+    const Below below;
+    return at::gradient(self, spacing, dim, edge_order);
+  }
+  const at::Scalar step = spacing.value_or(1);
+  const auto between = [&](const c10::SymInt& from, const c10::SymInt& to, int64_t apart) {
+    const auto part = [&](const c10::SymInt& shift) { return at::slice_symint(self, *dim, from + shift, to + shift); };
+    return (part(apart) - part(0)) / step;
+  };
+  const c10::SymInt last = self.sym_size(*dim) - 1;
+  return {at::cat({between(0, 1, 1), between(0, last - 1, 2) / 2, between(last - 1, last, 1)}, *dim)};
+}
+
 // Frames of a signal, and their transforms.
 at::Tensor stft(const at::Tensor& self, int64_t n_fft, std::optional<int64_t> hop_length,
                 std::optional<int64_t> win_length, const std::optional<at::Tensor>& window, bool normalized,
@@ -299,20 +326,77 @@ at::Tensor istft(const at::Tensor& self, int64_t n_fft, std::optional<int64_t> h
 
 // ------------------------------------------------------------------------------------------------------- matrices
 
+// Blocks of `other`, each times an element of `self`.
+at::Tensor kron(const at::Tensor& self, const at::Tensor& other) {
+  if (!any_symbolic({self, other})) {
+    const Below below;
+    return at::kron(self, other);
+  }
+  const int64_t rank = std::max(self.dim(), other.dim());
+  std::vector<c10::SymInt> outer, inner, whole;
+  const auto size = [&](const at::Tensor& t, int64_t d) {
+    return d < rank - t.dim() ? c10::SymInt(1) : t.sym_size(d - (rank - t.dim()));
+  };
+  for (int64_t d = 0; d < rank; ++d) {
+    outer.insert(outer.end(), {size(self, d), 1});
+    inner.insert(inner.end(), {1, size(other, d)});
+    whole.push_back(size(self, d) * size(other, d));
+  }
+  return at::_unsafe_view_symint(self.reshape_symint(outer) * other.reshape_symint(inner), whole);
+}
+
+at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) {
+  if (any_symbolic(self) && self.dim() == 2 && !wrap) {
+    self.diagonal().fill_(value);
+    return self;
+  }
+  const Below below;
+  return self.fill_diagonal_(value, wrap);
+}
+
+at::Tensor take_along_dim(const at::Tensor& self, const at::Tensor& indices, std::optional<int64_t> dim) {
+  const bool taken = any_symbolic({self, indices}) && indices.scalar_type() == at::kLong && dim &&
+                     self.dim() == indices.dim() && self.dim() > 0 && *dim >= -self.dim() && *dim < self.dim();
+  if (!taken) {
+    const Below below;
+    return at::take_along_dim(self, indices, dim);
+  }
+  const auto at = static_cast<size_t>(*dim < 0 ? *dim + self.dim() : *dim);
+  const sym::PresumeScope presume;  // (sizes of one beside others are spread)
+  const auto spread = [&](const at::Tensor& t, const at::Tensor& like) {
+    std::vector<c10::SymInt> sizes(like.sym_sizes().vec());
+    sizes[at] = t.sym_sizes()[at];
+    return t.expand_symint(at::infer_size_symint(t.sym_sizes(), sizes));
+  };
+  return spread(self, indices).gather(*dim, spread(indices, self));
+}
+
 at::Tensor diagonal_copy(const at::Tensor& self, int64_t offset, int64_t dim1, int64_t dim2) {
   if (any_symbolic(self)) return self.diagonal(offset, dim1, dim2).clone(at::MemoryFormat::Contiguous);
   const Below below;
   return at::diagonal_copy(self, offset, dim1, dim2);
 }
 
-// ATen looks which sizes are one, since these need no product; for the result it is all the same. (Operands of other
-// sizes beside them are another program: that sizes are equal is asked for.)
-at::Tensor einsum(c10::DispatchKeySet keys, c10::string_view equation, at::TensorList operands,
-                  at::OptionalIntArrayRef path) {
-  std::optional<sym::PresumeScope> presume;
-  if (any_symbolic(operands)) presume.emplace();
-  return at::_ops::einsum::redispatch(keys & kAfterOurs, equation, operands, path);
+// ATen looks which sizes are one: these need no product, or are spread over others. What it makes of them has the form
+// that larger sizes get, too. (Operands of other sizes beside them are another program: that sizes are equal is asked.)
+bool is_any_symbolic(const at::Tensor& t) { return is_symbolic(t); }
+bool is_any_symbolic(at::TensorList list) {
+  return std::ranges::any_of(list, [](auto& t) { return is_symbolic(t); });
 }
+template <typename T>
+bool is_any_symbolic(const T&) {
+  return false;
+}
+template <typename Op, typename Schema = typename Op::schema>
+struct Presuming;
+template <typename Op, typename Result, typename... Args>
+struct Presuming<Op, Result(Args...)> {
+  static Result call(c10::DispatchKeySet keys, Args... args) {
+    std::optional<sym::PresumeScope> presume;
+    if (current() != nullptr && (is_any_symbolic(args) || ...)) presume.emplace();
+    return Op::redispatch(keys & kAfterOurs, args...);
+  }
+};
 
 at::Tensor cov(const at::Tensor& self, int64_t correction, const std::optional<at::Tensor>& fweights,
                const std::optional<at::Tensor>& aweights) {
@@ -356,8 +440,15 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   own<at::_ops::tensor_split_sections, split_in_sections>(m, "tensor_split.sections");
   own<at::_ops::chunk, chunk>(m, "chunk");
   own<at::_ops::diagonal_copy, diagonal_copy>(m, "diagonal_copy");
+  own<at::_ops::kron, kron>(m, "kron");
+  own<at::_ops::fill_diagonal_, fill_diagonal>(m, "fill_diagonal_");
+  own<at::_ops::take_along_dim, take_along_dim>(m, "take_along_dim");
+  own<at::_ops::gradient_scalarint, gradient>(m, "gradient.scalarint");
   own<at::_ops::cov, cov>(m, "cov");
-  own<at::_ops::einsum, einsum>(m, "einsum");
+  own<at::_ops::einsum, Presuming<at::_ops::einsum>::call>(m, "einsum");
+  own<at::_ops::tensordot, Presuming<at::_ops::tensordot>::call>(m, "tensordot");
+  own<at::_ops::cosine_similarity, Presuming<at::_ops::cosine_similarity>::call>(m, "cosine_similarity");
+  own<at::_ops::pairwise_distance, Presuming<at::_ops::pairwise_distance>::call>(m, "pairwise_distance");
   own<at::_ops::_new_zeros_with_same_feature_meta, new_zeros_alike>(m, "_new_zeros_with_same_feature_meta");
 }
 

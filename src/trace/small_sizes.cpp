@@ -224,7 +224,7 @@ class SmallReplay {
   }
   // Without a rule, but what is called does of no elements what it does of some.
   bool is_served_empty(const graph::Node& n) const {
-    if (op::is_any_of(n.op->name, {op::clone, op::detach, op::alias})) return true;
+    if (op::is_any_of(n.op->name, {op::clone, op::detach, op::alias, op::nonzero, op::bincount})) return true;
     const Ref* x = n.args.empty() ? nullptr : std::get_if<Ref>(&n.args[0]);
     return x && x->id != kNoValue && types_[static_cast<size_t>(x->id)].device.type == DeviceType::kCPU &&
            op::is_any_of(n.op->name, {op::convolution, op::convolution_backward});

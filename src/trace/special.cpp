@@ -67,6 +67,21 @@ bool detach(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
 
 bool detach_in_place(Recorder&, OpFacts&, Stack&, size_t) { return true; }  // autograd did it
 
+// conj() and neg() that only flip a bit, of a tensor with symbols: torch's shape functions need its numbers.
+bool bit_view(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  const TraceImpl* impl = traced_self(recorder, facts, stack, base);
+  if (!impl || !impl->is_symbolic()) return false;
+  std::vector<Arg> args = recorder.collect(facts, stack, base);
+  std::vector<TensorType> outs = {TensorType(recorder.graph().type(impl->value))};
+  ++recorder.counters().ops;
+  ++recorder.counters().own_rules;
+  at::Tensor out = recorder.view_of(*impl, recorder.add_node(facts.op, std::move(args), std::move(outs)).outs[0]);
+  const bool conjugates = facts.schema.name == op::_conj;
+  trace_impl(out)->set_bits(impl->is_conj() ^ conjugates, impl->is_neg() ^ !conjugates);
+  replace(stack, base, std::move(out));
+  return true;
+}
+
 // ------------------------------------------------------------------------------- in-place changes of metadata
 
 // Records `view_op` and gives its result's geometry to self.
@@ -333,6 +348,8 @@ Special special_of(std::string_view name) {
       {op::_to_copy, to_copy},
       {op::detach, detach},
       {op::detach_, detach_in_place},
+      {op::_conj, bit_view},
+      {op::_neg_view, bit_view},
       {op::t_, metadata_in_place},
       {op::transpose_, metadata_in_place},
       {op::squeeze_, metadata_in_place},

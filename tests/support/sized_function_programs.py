@@ -55,6 +55,45 @@ def pairs_above(x: T) -> T:
     return (x @ x.t())[i[0], i[1]]
 
 
+def gated(x: T) -> T:
+    return F.glu(torch.cat([x, x.flip(0) * 2]), 0) + F.glu(x.repeat(1, 2).t(), 0).t()
+
+
+def autocorrelated(x: T) -> T:
+    n = x.shape[0]
+    spectrum = torch.fft.rfft(x, n=2 * n, dim=0)
+    return torch.fft.irfft(spectrum * spectrum.conj(), n=2 * n, dim=0)[:n]
+
+
+def conjugated_twice(x: T) -> T:
+    spectrum = torch.fft.rfft(x, dim=0)
+    return torch.view_as_real((spectrum.conj() * 2).conj() + spectrum.mH.mT) + spectrum.conj().imag[..., None]
+
+
+def blocks(x: T) -> tuple[T, T]:
+    return torch.kron(x, torch.ones(2, 3)), torch.kron(torch.eye(2, dtype=x.dtype), x[:, 0])
+
+
+def diagonal_filled(x: T) -> T:
+    return (x * 2).fill_diagonal_(1.5) + x.new_zeros(x.shape[0], x.shape[0]).fill_diagonal_(3).sum()
+
+
+def taken_along(x: T) -> tuple[T, T]:
+    return torch.take_along_dim(x, x.argsort(0), 0), torch.take_along_dim(x, x[:, :1].argmax(0, keepdim=True), dim=0)
+
+
+def slopes(x: T) -> tuple[T, ...]:
+    return *torch.gradient(x, spacing=0.5, dim=0), *torch.gradient(x, dim=-1)
+
+
+def limited(x: T) -> T:
+    return x.renorm(2, 0, 1.5) + x.renorm(1, 1, 0.5)
+
+
+def similarities(x: T) -> tuple[T, ...]:
+    return F.cosine_similarity(x, x.flip(0)), F.pairwise_distance(x, x[:1]), torch.tensordot(x, x, dims=([0], [0]))
+
+
 def global_average(x: T) -> T:
     return F.avg_pool2d(x, x.shape[-2:]).flatten(1)
 
@@ -165,7 +204,8 @@ _TAKES: dict[Inputs, tuple[Callable[..., Any], ...]] = {
     ROWS: (
         *(linspace_of_dtype, linspace_by_names, arange_of_float_step, arange_of_float_start, arange_of_size_step),
         *(windows_of_size, frequencies, pairs_below, pairs_above, repeated_lists, standardized, covariances),
-        *(quantiles, solved, eigenvalues, diagonal_of_square),
+        *(quantiles, solved, eigenvalues, diagonal_of_square, gated, autocorrelated, conjugated_twice, blocks),
+        *(diagonal_filled, taken_along, slopes, limited, similarities),
     ),
     LONGER: (half_windows, hops),
     IMAGES: (global_average, global_maximum, average_of_columns),
@@ -176,5 +216,5 @@ _TAKES: dict[Inputs, tuple[Callable[..., Any], ...]] = {
 PROGRAMS = {getattr(f, "__name__", type(f).__name__): (f, make) for make, takes in _TAKES.items() for f in takes}
 # Their gradients are made for each size (as_strided), or lie in another order than those of one version would.
 INFERENCE_ONLY = {"half_windows", "hops", "eigenvalues", "windows_of_size", "maximum_over_time"}
-# A triangle of one element is another program.
-WAYS = {"pairs_below": 2, "pairs_above": 2}
+# A triangle of one element is another program, and the gradient of a transform of two, which repeats no frequency.
+WAYS = {"pairs_below": 2, "pairs_above": 2, "conjugated_twice": 2}

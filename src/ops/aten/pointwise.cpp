@@ -230,9 +230,9 @@ bool glu(In in, Types& outs) {
   auto dim = integer(arg(in, 1));
   if (!x || !dim || x->rank() == 0 || !is_floating(x->dtype)) return false;
   auto d = wrap_dim(*dim, x->rank());
-  if (!d || !x->sizes[*d].is_const() || x->sizes[*d].value() % 2) return false;
+  if (!d || !sym::known_divisible(x->sizes[*d], 2)) return false;
   TensorType half = *x;
-  half.sizes[*d] = x->sizes[*d].value() / 2;
+  half.sizes[*d] = sym::floordiv(x->sizes[*d], 2);
   const TensorType* both[] = {&half, &half};
   return promoted(in, both, x->dtype, kF, Result::kKeep, outs);
 }

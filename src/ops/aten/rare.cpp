@@ -61,6 +61,11 @@ bool take(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *index = tensor(in, 1);
   return x && index && index->dtype == DType::kI64 && one(outs, fresh(*x, x->dtype, index->sizes));
 }
+bool renorm(In in, Types& outs) {  // (self, p, dim, maxnorm)
+  const TensorType* x = tensor(in, 0);
+  const auto dim = integer(arg(in, 2));
+  return x && dim && x->rank() > 1 && wrap_dim(*dim, x->rank()) && one(outs, fresh(*x, x->dtype, x->sizes));
+}
 bool cross(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
   if (!x || !y || x->dtype != y->dtype || x->rank() != y->rank()) return false;
@@ -239,6 +244,7 @@ void add_rare(Table& t) {
   t.add("_cdist_forward.default", kind, cdist);
   t.add("_euclidean_dist.default", kind, cdist);
   t.add("take.default", kind, take);
+  t.add("renorm.default", kind, renorm);
   t.add("linalg_cross.default", kind, cross);
   t.add("histc.default", kind, histogram);
   t.add("linalg_eig.default", kind, eig);
