@@ -19,6 +19,7 @@
 #include "graph/passes/fuse_attention.h"
 #include "graph/passes/hoist_slices.h"
 #include "graph/passes/insert_device_copies.h"
+#include "graph/passes/keep_errors.h"
 #include "graph/passes/late_reads.h"
 #include "graph/passes/linear.h"
 #include "graph/passes/low_precision.h"
@@ -79,12 +80,19 @@ constexpr Pass kPasses[] = {
      {kProgram, kCustom},
      "",
      "no writes and no aliases: everything after relies on values that never change"},
+    {"keep_errors",
+     plain<keep_errors>,
+     kFunctional,
+     kFunctional,
+     {kProgram},
+     "functionalize",
+     "what nobody reads and raises in eager stays; before dce"},
     {"dce",
      plain<dce>,
      kFunctional,
      kFunctional,
      {kProgram, kCustom},
-     "functionalize",
+     "functionalize keep_errors",
      "what only a write that was overwritten had needed goes"},
     {"late_reads",
      run_late_reads,

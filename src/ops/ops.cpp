@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "ops/aten/infer.h"
+#include "ops/refusals.h"
 #include "sym/environment.h"
 
 namespace flashover::ops {
@@ -23,9 +24,12 @@ struct NameHash {
 // Which operators have an effect beside their results, the one rule for all stages. What torch's own operators do is in
 // their schemas (writes) and tags (random numbers), but for a few. Any other may do whatever its author wrote: log,
 // count, talk to other processes. Eager calls it in each run, so it is called in each run.
-constexpr std::string_view kChecks[] = {"aten._linalg_check_errors.default", "aten._assert_async.default",
-                                        "aten._assert_async.msg", "aten._validate_compressed_sparse_indices.default",
-                                        op::check_sizes};
+constexpr std::string_view kChecks[] = {"aten._linalg_check_errors.default",
+                                        "aten._assert_async.default",
+                                        "aten._assert_async.msg",
+                                        "aten._validate_compressed_sparse_indices.default",
+                                        op::check_sizes,
+                                        op::computed};
 constexpr std::string_view kActing[] = {"aten._print.default"};
 // Each call finds the sizes of their results anew; what follows is planned for sizes that are not known before.
 constexpr std::string_view kDataSized[] = {

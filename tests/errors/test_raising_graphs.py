@@ -95,6 +95,47 @@ def test_it_was_compiled(program: Callable[..., Any]) -> None:
     assert flashover.compile_stats()["frames"] > 0
 
 
+# Operators that refuse what their operands hold: a number that the last one does not take.
+REFUSING: dict[str, tuple[Callable[..., Any], int]] = {
+    "floor_divide": (lambda x, i: i // i, 0),
+    "divide_in_place": (lambda x, i: i.clone().div_(i, rounding_mode="trunc"), 0),
+    "remainder": (lambda x, i: 7 % i, 0),
+    "fmod": (lambda x, i: torch.fmod(i, i), 0),
+    "indices": (lambda x, i: x[i], 9),
+    "gather": (lambda x, i: x.gather(0, i[None]), 9),
+    "embedding": (lambda x, i: F.embedding(i, x), 9),
+    "put": (lambda x, i: x.clone().index_put_((i,), x[0]).zero_(), 9),
+    "one_hot": (lambda x, i: F.one_hot(i, 4), 9),
+    "nll_loss": (lambda x, i: F.nll_loss(x, i), 9),
+    "eigenvalues": (lambda x, i: torch.linalg.eigh(x / (i.max() - 7)), 7),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("operator", REFUSING)
+def test_what_nobody_reads_raises(operator: str, training: bool) -> None:
+    call, refused = REFUSING[operator]
+
+    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        unread = call(x, i)
+        del unread
+        return x * 2
+
+    compiled = flashover.compile(f)
+    x = torch.eye(4, requires_grad=training)
+    good, bad = torch.tensor([1, 2, 3, 1]), torch.tensor([1, 2, 3, refused])
+    for i in (good, bad, good, bad):
+        if i is good:
+            torch.testing.assert_close(compiled(x, i), f(x, i))
+            continue
+        with pytest.raises((RuntimeError, IndexError)) as eager:
+            f(x, i)
+        with pytest.raises(eager.type) as raised:
+            compiled(x, i)
+        assert str(raised.value) == str(eager.value)
+
+
 ROWS = 1 << 18  # of 4 numbers: 4 MiB, too much for a copy on every call
 
 

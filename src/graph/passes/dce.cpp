@@ -13,7 +13,7 @@ bool has_effect(const Node& n) {
 
 }  // namespace
 
-Graph dce(Graph g) {
+std::vector<bool> live_nodes(const Graph& g) {
   std::vector<bool> live(g.values.size());
   for (const Output& o : g.outputs)
     if (o.value != kNoValue) live[o.value] = true;
@@ -26,7 +26,11 @@ Graph dce(Graph g) {
     if (!keep[i]) continue;
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { live[v] = true; });
   }
+  return keep;
+}
 
+Graph dce(Graph g) {
+  const std::vector<bool> keep = live_nodes(g);
   std::vector<ValueId> number(g.values.size(), kNoValue);
   std::vector<Value> values;
   auto define = [&](ValueId& v) {

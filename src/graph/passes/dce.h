@@ -6,5 +6,6 @@
 namespace flashover::graph {
 
 Graph dce(Graph g);
+std::vector<bool> live_nodes(const Graph& g);  // which it keeps
 
 }  // namespace flashover::graph
