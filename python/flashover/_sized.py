@@ -170,6 +170,8 @@ def one_hot(tensor: Any, num_classes: Any = -1) -> Any:
 def pad(input: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Any:
     if mode != "constant" or not _is_number(value):
         return NotImplemented
+    if isinstance(input, _Tensor) and not input.dtype.is_signed and input.dtype is not torch.bool:
+        return NotImplemented  # torch's own takes the number as a float, and a negative one of those does not wrap
     return torch.constant_pad_nd(input, pad, value)
 
 

@@ -258,3 +258,18 @@ def test_strides_of_dimensions_of_size_one() -> None:
     net = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(32, 8, 3, padding=1, bias=False))
     x = torch.randn(2, 32, 2, 2).to(memory_format=torch.channels_last)
     assert flashover.compile(net)(x).stride() == net(x).stride()
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_gradients_of_mirrored_padding_keep_the_format(dims: int, mode: str) -> None:
+    pad = (1,) * (2 * dims)
+    layout = torch.channels_last if dims == 2 else torch.channels_last_3d
+    for memory_format in (torch.contiguous_format, layout):
+        x = torch.randn(2, 3, *[4] * dims).contiguous(memory_format=memory_format).requires_grad_()
+        grads = []
+        for f in (F.pad, flashover.compile(F.pad)):
+            y = f(x, pad, mode=mode)
+            grads += torch.autograd.grad(y.square().sum(), x)
+        assert geometry(grads[1]) == geometry(grads[0])
+        torch.testing.assert_close(grads[1], grads[0])

@@ -174,8 +174,7 @@ void add_backward(Table& t) {
   for (const char* name : {"_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default",
                            "adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default",
                            "avg_pool3d_backward.default", "max_pool3d_with_indices_backward.default",
-                           "reflection_pad1d_backward.default", "reflection_pad3d_backward.default",
-                           "replication_pad1d_backward.default", "replication_pad3d_backward.default"})
+                           "reflection_pad1d_backward.default", "replication_pad1d_backward.default"})
     t.add(name, OpKind::kExtern, plain_gradient<1>);
   for (const char* name : {"upsample_nearest1d_backward.default", "upsample_nearest3d_backward.default",
                            "_upsample_nearest_exact1d_backward.default", "_upsample_nearest_exact2d_backward.default",

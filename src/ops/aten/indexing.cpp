@@ -251,11 +251,14 @@ bool mirror_pad(In in, Types& outs) {
   return one(outs, std::move(out));
 }
 
-// (grad, self, padding): as mirror_pad, of rows and columns of a batch. CUDA's kernels write contiguous gradients.
-bool mirror_pad2d_backward(In in, Types& outs) {
+// (grad, self, padding): as mirror_pad, of a batch. CUDA's kernels for rows and columns write contiguous gradients.
+template <size_t n>
+bool mirror_pad_backward(In in, Types& outs) {
   const TensorType* x = tensor(in, 1);
-  if (!x || x->rank() != 4) return false;
-  if (x->device.type == DeviceType::kCUDA) return one(outs, fresh(*x, x->dtype, x->sizes));
+  if (!x || x->rank() != n + 2) return false;
+  if (x->device.type == DeviceType::kCUDA)
+    return (n == 2 || (contiguous(*x) && suggest_format(*x) == MemoryFormat::kContiguous)) &&
+           one(outs, fresh(*x, x->dtype, x->sizes));
   TensorType out;
   return x->device.type == DeviceType::kCPU && fresh_like(*x, x->dtype, suggest_format(*x), out) &&
          one(outs, std::move(out));
@@ -501,7 +504,9 @@ void add_indexing(Table& t) {
   t.add("replication_pad2d.default", kind, mirror_pad<2, false>);
   t.add("replication_pad3d.default", kind, mirror_pad<3, false>);
   for (const char* name : {"reflection_pad2d_backward.default", "replication_pad2d_backward.default"})
-    t.add(name, OpKind::kExtern, mirror_pad2d_backward);
+    t.add(name, OpKind::kExtern, mirror_pad_backward<2>);
+  for (const char* name : {"reflection_pad3d_backward.default", "replication_pad3d_backward.default"})
+    t.add(name, OpKind::kExtern, mirror_pad_backward<3>);
   t.add("flip.default", kind, flip);
   t.add("rot90.default", kind, rot90);
   t.add("roll.default", kind, roll);
