@@ -107,3 +107,39 @@ def test_norm_of_one_element_has_no_power(order, dynamic):
     assert torch.equal(f(x), x.abs().flatten())
     wide = torch.tensor([[1.0, 2.0], [3.0, -4.0]])
     torch.testing.assert_close(f(wide), torch.linalg.vector_norm(wide, order, dim=1))
+
+
+def test_padding_of_bytes_takes_no_negative_number():
+    """The number is a float to `F.pad`, and a negative one of those is refused where an int would wrap."""
+    f = flashover.compile(lambda x, s: F.pad(x, (1, 0), value=s))
+    x = torch.arange(3, dtype=torch.uint8)
+    for value in (1, 3, 7, 200):
+        assert torch.equal(f(x, value), F.pad(x, (1, 0), value=value))
+    with pytest.raises(RuntimeError, match="overflow"):
+        f(x, -1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("size", [1e30, 1e-30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dim", [None, 0, 1])
+def test_variances_are_summed_in_double(dim, dtype, size, training):
+    """Squares of large floats are infinite and those of small ones zero; eager sums in double on the CPU."""
+
+    def f(x):
+        return x.std(dim), x.var(dim), *torch.std_mean(x, dim), x.var(dim, correction=0, keepdim=True)
+
+    torch.manual_seed(0)
+    x = (torch.randn(6, 40) * size).to(dtype).requires_grad_(training)
+    for got, expected in zip(flashover.compile(f)(x), f(x), strict=True):
+        torch.testing.assert_close(got, expected, atol=0, rtol=1e-2 if dtype is torch.bfloat16 else 1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "norm", [lambda x: F.layer_norm(x, (10,)), lambda x: F.batch_norm(x, None, None, training=True)]
+)
+def test_an_infinite_variance_is_no_nan(norm, training):
+    torch.manual_seed(0)
+    x = (torch.randn(6, 10) * 1e30).requires_grad_(training)
+    torch.testing.assert_close(flashover.compile(norm)(x), norm(x))

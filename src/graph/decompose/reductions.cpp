@@ -109,13 +109,19 @@ bool count_nonzero(Builder& b, const Node& n, Outs& outs) {
   return true;
 }
 
+// On the CPU eager sums variances in f64: squares of floats above 1e19 do not overflow, nor vanish those below 1e-22.
+DType squares_of(const TensorType& t) {
+  const DType d = math(t.dtype);
+  return t.device.type == DeviceType::kCPU && d == DType::kF32 ? DType::kF64 : d;
+}
+
 template <bool root, bool with_mean>
 bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, keepdim)
   auto over = reduced_dims(b, n, 1);
   DType d = result(b, n).dtype;
   auto correction = is_none(arg(n, 2)) ? std::optional(1.0) : number(arg(n, 2));
   if (!over || !correction || !is_floating(d)) return false;
-  ValueId x = b.convert(in(n, 0), math(d));
+  ValueId x = b.convert(in(n, 0), squares_of(result(b, n)));
   const sym::Expr count = b.count(x, *over);
   std::optional<sym::Expr> freedom;  // count - correction, where that is not a number
   if (!count.is_const()) {

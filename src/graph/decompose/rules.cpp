@@ -180,7 +180,11 @@ Moments moments(Builder& b, ValueId x, const Ints& over) {
   const ValueId rest = b.sum(m.off, over, true);
   m.shift = b.div(rest, count);
   m.mean = b.add(first, m.shift);
-  m.squares = b.maximum(b.sub(b.sum(b.mul(m.off, m.off), over, true), b.mul(rest, m.shift)), constant(b, x, 0));
+  // (What rounding left is small beside the squares also where both are past the largest number.)
+  const double largest =
+      b.dtype(x) == DType::kF64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const ValueId left = b.minimum(b.mul(rest, m.shift), constant(b, x, largest));
+  m.squares = b.maximum(b.sub(b.sum(b.mul(m.off, m.off), over, true), left), constant(b, x, 0));
   return m;
 }
 
