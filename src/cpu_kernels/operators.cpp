@@ -774,6 +774,23 @@ void check_sizes_op(int64_t a, int64_t b, int64_t relation, std::string_view wha
                          std::string(what));
 }
 
+// Who calls it has computed its operands, and that is all (graph/passes/keep_errors).
+void computed_op(at::TensorList) {}
+
+// What a plan asks of values and sizes on any device.
+void define_questions(torch::Library& library) {
+  const auto add = [&](const char* schema, const char* name, c10::DispatchKey key, auto* function) {
+    library.def(schema);
+    library.impl(name, torch::dispatch(key, function));
+  };
+  using enum c10::DispatchKey;
+  add("size_of_data(Tensor number) -> Tensor", "size_of_data", CompositeExplicitAutograd, size_of_data_op);
+  add("number(Tensor t) -> Tensor", "number", CompositeExplicitAutograd, number_op);
+  add("check_sizes(int a, int b, int relation, str what) -> ()", "check_sizes", CompositeImplicitAutograd,
+      check_sizes_op);
+  add("computed(Tensor[] results) -> ()", "computed", CompositeExplicitAutograd, computed_op);
+}
+
 }  // namespace
 
 void register_operators() {
@@ -866,15 +883,7 @@ void register_operators() {
     define_flex(library);
     define_by_rows(library);
     define_recurrent(library);
-    library.def("size_of_data(Tensor number) -> Tensor");
-    library.impl("size_of_data", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, size_of_data_op));
-    library.def("number(Tensor t) -> Tensor");
-    library.impl("number", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, number_op));
-    library.def("check_sizes(int a, int b, int relation, str what) -> ()");
-    library.impl("check_sizes", torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, check_sizes_op));
-    library.def("computed(Tensor[] results) -> ()");
-    library.impl("computed",
-                 torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, [](const at::TensorList&) {}));
+    define_questions(library);
     whole.release();  // never unloaded: plans may run until the process ends
     return true;
   }();

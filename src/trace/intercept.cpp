@@ -16,6 +16,7 @@
 #include <ATen/ops/broadcast_tensors.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cumprod_backward.h>
+#include <ATen/ops/dot.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
@@ -37,6 +38,7 @@
 #include <ATen/ops/upsample_nearest2d.h>
 #include <ATen/ops/upsample_nearest3d.h>
 #include <ATen/ops/upsample_trilinear3d.h>
+#include <ATen/ops/vdot.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -265,6 +267,7 @@ std::vector<at::Tensor> broadcast_tensors(at::TensorList tensors) {
 }
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
+  if (a.dim() == 1 && b.dim() == 1) return at::dot(a, b);  // which knows what its result is
   const bool symbolic = is_symbolic(a) || is_symbolic(b);
   if (symbolic && a.dim() > 2 && b.dim() == 2)
     return by_rows(a, b.sym_size(1), [&](const at::Tensor& flat) { return at::mm(flat, b); });
@@ -436,6 +439,18 @@ at::Tensor& power_by_number_in_place(at::Tensor& self, const at::Scalar& exponen
   return self.pow_(exponent);
 }
 
+// As ATen's own say where an operand is conjugated lazily: products of two such ones are so, too.
+at::Tensor dot(const at::Tensor& self, const at::Tensor& tensor) {
+  if (self.is_conj() && tensor.is_conj()) return at::dot(self.conj(), tensor.conj()).conj();
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  return at::dot(self, tensor);
+}
+at::Tensor vdot(const at::Tensor& self, const at::Tensor& other) {
+  if (other.is_conj() && !self.is_conj()) return at::dot(self, other.conj()).conj();
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  return at::vdot(self, other);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
@@ -451,6 +466,8 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   own<at::_ops::pow_Scalar, power_of_number>(m, "pow.Scalar");
   own<at::_ops::pow__Scalar, power_by_number_in_place>(m, "pow_.Scalar");
   own<at::_ops::broadcast_tensors, broadcast_tensors>(m, "broadcast_tensors");
+  own<at::_ops::dot, dot>(m, "dot");
+  own<at::_ops::vdot, vdot>(m, "vdot");
   own<at::_ops::linear, linear>(m, "linear");
   own<at::_ops::reshape, reshape>(m, "reshape");
   own<at::_ops::matmul, matmul>(m, "matmul");

@@ -114,3 +114,18 @@ def test_padded_encoder_is_zero_where_eager_is(norm: bool) -> None:
         for p in (pad, pad.flip(1)):  # one that eager makes a nested tensor of, one that it does not
             got, want = c(s, src_key_padding_mask=p), m(s, src_key_padding_mask=p)
             torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("product", [torch.dot, torch.vdot, torch.matmul])
+def test_products_of_conjugated_vectors_are_conjugated_lazily(product):
+    x, y = torch.complex(X[0, 0], X[0, 1]), torch.complex(X[0, 2], X[0, 3])
+    for f in (
+        lambda x, y: product(x.conj(), y),
+        lambda x, y: product(x, y.conj()),
+        lambda x, y: product(x.conj(), y.conj()),
+    ):
+        got, expected = flashover.compile(f)(x, y), f(x, y)
+        assert got.is_conj() == expected.is_conj()
+        torch.testing.assert_close(got, expected)
+        whole = flashover.compile(lambda x, y, f=f: f(x, y) * 2, fullgraph=True)
+        torch.testing.assert_close(whole(x, y), expected * 2)
