@@ -136,6 +136,27 @@ def test_what_nobody_reads_raises(operator: str, training: bool) -> None:
         assert str(raised.value) == str(eager.value)
 
 
+PARTLY_READ: dict[str, Callable[..., Any]] = {
+    "row": lambda x, i: x[i][:1] + 1,
+    "row of a sum": lambda x, i: (F.embedding(i, x) + 1)[0],
+    "column": lambda x, i: x.gather(0, i[:, None]).reshape(2, 2)[0] * 2,
+    "chunk": lambda x, i: x.index_select(0, i).chunk(2)[0] * 2,
+    "size": lambda x, i: torch.zeros_like(x[i] * 2),
+    "weight of a loss": lambda x, i: torch.ops.aten.nll_loss_forward(x, i, None, 1, -100)[1] + 1,
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("program", PARTLY_READ)
+def test_what_is_read_in_part_raises(program: str) -> None:
+    f = PARTLY_READ[program]
+    compiled = flashover.compile(f)
+    x, good = torch.eye(4), torch.tensor([1, 2, 3, 1])
+    torch.testing.assert_close(compiled(x, good), f(x, good))
+    with pytest.raises((RuntimeError, IndexError), match="out of"):
+        compiled(x, torch.tensor([1, 2, 3, 9]))
+
+
 ROWS = 1 << 18  # of 4 numbers: 4 MiB, too much for a copy on every call
 
 

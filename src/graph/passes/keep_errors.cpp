@@ -1,10 +1,11 @@
-// One walk: what the dead nodes are is dce's answer.
+// Two walks: who reads what, from the results backwards, and what follows from tangents.
 #include "graph/passes/keep_errors.h"
 
 #include <algorithm>
 
 #include "graph/passes/dce.h"
 #include "ops/args.h"
+#include "ops/names.h"
 #include "ops/ops.h"
 #include "ops/refusals.h"
 
@@ -31,6 +32,33 @@ bool may_refuse(const Graph& g, const Node& n) {
   return false;
 }
 
+bool reads_sizes_alone(const Node& n) {
+  return op::is_any_of(n.op->name,
+                       {op::zeros_like, op::ones_like, op::full_like, op::new_zeros, op::new_ones, op::new_full});
+}
+
+// A slice of all there is reads all.
+bool leaves_out(const Graph& g, const Node& n) {
+  return n.op->prim == Prim::slice && !(g.type(n.outs[0]).numel() == g.type(ops::as_value(n.args[0])).numel());
+}
+
+// Per value: is every element of it computed, as far as the passes and kernels that follow may leave out what nobody
+// reads? They see through views and pointwise operators.
+std::vector<bool> wholly_read(const Graph& g, const std::vector<bool>& live) {
+  std::vector<bool> whole(g.values.size());
+  for (const Output& o : g.outputs)
+    if (o.value != kNoValue) whole[o.value] = true;
+  for (const Mutation& m : g.mutations) whole[m.value] = true;
+  for (size_t i = g.nodes.size(); i-- > 0;) {
+    const Node& n = g.nodes[i];
+    if (!live[i] || reads_sizes_alone(n) || leaves_out(g, n)) continue;
+    const bool passes_on = n.op->kind == ops::OpKind::kView || n.op->kind == ops::OpKind::kPointwise;
+    if (passes_on && std::ranges::any_of(n.outs, [&](ValueId v) { return v != kNoValue && !whole[v]; })) continue;
+    for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { whole[v] = true; });
+  }
+  return whole;
+}
+
 // Per value: does it follow from a tangent?
 std::vector<bool> of_tangents(const Graph& g) {
   std::vector<bool> follows(g.values.size());
@@ -55,14 +83,14 @@ Node reader_of(const Node& n) {
 }  // namespace
 
 Graph keep_errors(Graph g) {
-  const std::vector<bool> live = live_nodes(g), late = of_tangents(g);
+  const std::vector<bool> whole = wholly_read(g, live_nodes(g)), late = of_tangents(g);
   std::vector<Node> nodes;
   nodes.reserve(g.nodes.size());
-  for (size_t i = 0; i < g.nodes.size(); ++i) {
-    nodes.push_back(std::move(g.nodes[i]));
+  for (Node& node : g.nodes) {
+    nodes.push_back(std::move(node));
     const Node& n = nodes.back();
-    const bool is_late = std::ranges::any_of(n.outs, [&](ValueId v) { return v != kNoValue && late[v]; });
-    if (!live[i] && !is_late && may_refuse(g, n)) nodes.push_back(reader_of(n));
+    const ValueId first = n.outs.empty() ? kNoValue : n.outs[0];  // the contents are looked at for this one
+    if (first != kNoValue && !whole[first] && !late[first] && may_refuse(g, n)) nodes.push_back(reader_of(n));
   }
   g.nodes = std::move(nodes);
   return g;
