@@ -46,7 +46,9 @@ static bool is_computed_here(const plan::Plan& p, const Step& s) {
 // As the step calls it.
 static bool is_hand_written(const plan::Plan& p, const Step& s) {
   const cpu::PlainOperator* op = cpu::find_plain(s.op);
-  if (!op || s.mutates != 0 || s.writes.empty() || s.writes[0] < 0) return false;
+  if (!op || s.mutates != 0) return false;
+  if (s.writes.empty()) return !op->of_library;  // flashover.computed, whose results are its operands
+  if (s.writes[0] < 0) return false;
   if (op->of_library ? !is_computed_here(p, s) : s.writes.size() != 1) return false;
   for (const Arg& a : s.args)
     if (const auto* list = std::get_if<RefList>(&a))

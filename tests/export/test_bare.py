@@ -285,3 +285,23 @@ def test_calls_that_do_not_fit_and_indices_out_of_range(packaged):
     assert out.returncode == 1 and "out of" in out.stderr, out.stderr
     out = run(RUNNER, packaged / "p.flash", *saved(packaged, torch.randn(51, 16), i))
     assert out.returncode == 1 and "s0 <= 50" in out.stderr, out.stderr
+
+
+class ReadsOneRow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.arange(12.0).reshape(3, 4))
+
+    def forward(self, x, i):
+        return x + self.table[i][:1]
+
+
+def test_an_index_of_what_nobody_reads_is_checked(tmp_path):
+    good, bad = torch.tensor([2, 0]), torch.tensor([2, 9])
+    flashover.package(flashover.export(ReadsOneRow(), (torch.ones(4), good)), tmp_path / "p.flash")
+    assert runs_without_torch(tmp_path / "p.flash")
+    out = run(RUNNER, tmp_path / "p.flash", *saved(tmp_path, torch.ones(4), good), "--out", tmp_path / "out")
+    assert out.returncode == 0, out.stderr
+    assert np.array_equal(np.load(tmp_path / "out0.npy"), [[9, 10, 11, 12]])
+    out = run(RUNNER, tmp_path / "p.flash", *saved(tmp_path, torch.ones(4), bad), "--out", tmp_path / "out")
+    assert out.returncode != 0 and "out of bounds" in out.stderr
