@@ -27,6 +27,9 @@ int64_t rows_of(const loops::Stage& s) {
   return rows;
 }
 
+// What an accumulator is in the registers.
+std::string vector_of(const loops::Accumulator& a) { return a.dtype == DType::kF64 ? "VD " : "VF "; }
+
 // Blocks of columns whose accumulators are in the arrays.
 int64_t column_blocks(const Emission& e) {
   const int64_t columns = kColumns / static_cast<int64_t>(e.k.accs.size());
@@ -81,9 +84,9 @@ void stage_of_columns(Emission& e, size_t number, const LaneRun& run) {
     for (int u = 0; u < run.copies; ++u) {
       const std::string name = acc_name(static_cast<int32_t>(a), true, u);
       if (folds[a])
-        e.out.line("VF " + name + " = m" + num(a) + at + num(u) + "];");
+        e.out.line(vector_of(e.k.accs[a]) + name + " = m" + num(a) + at + num(u) + "];");
       else if (reads[a])
-        e.out.line("const VF " + name + " = s" + num(a) + at + num(u) + "];");
+        e.out.line("const " + vector_of(e.k.accs[a]) + name + " = s" + num(a) + at + num(u) + "];");
     }
   stage(e, number, run, true);
   for (size_t a = 0; a < e.k.accs.size(); ++a)
@@ -129,7 +132,7 @@ bool is_row_blocked(const Emission& e) {
   const auto columns = k.outer[0].extent.as_const();
   if (!columns || *columns <= e.iteration.block || k.accs.empty()) return false;
   for (const loops::Accumulator& a : k.accs)
-    if (a.dtype != DType::kF32 || a.kind > Reduce::kMin) return false;
+    if ((a.dtype != DType::kF32 && a.dtype != DType::kF64) || a.kind > Reduce::kMin) return false;
   bool large = false;
   for (size_t i = 0; i < k.stages.size(); ++i) {
     if (!fits_row_blocks(e, k.stages[i], e.facts.stages[i])) return false;
@@ -145,7 +148,7 @@ void row_blocked_reduction(Emission& e) {
   e.out.line("const long oe = ob + " + together + " < end ? ob + " + together + " : end;");
   for (size_t a = 0; a < e.k.accs.size(); ++a) {
     const std::string m = "m" + num(a), sum = "s" + num(a);
-    e.out.line("VF " + m + "[" + vectors + "], " + sum + "[" + vectors + "];");
+    e.out.line(vector_of(e.k.accs[a]) + m + "[" + vectors + "], " + sum + "[" + vectors + "];");
     e.out.line("for (int q = 0; q < (oe - ob) * " + unroll + "; ++q) " + m + "[q] = " + sum +
                "[q] = " + identity(e, static_cast<int32_t>(a), true) + ";");
   }
