@@ -121,8 +121,7 @@ bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, ke
   DType d = result(b, n).dtype;
   auto correction = is_none(arg(n, 2)) ? std::optional(1.0) : number(arg(n, 2));
   if (!over || !correction || !is_floating(d)) return false;
-  ValueId x = b.convert(in(n, 0), squares_of(result(b, n)));
-  const sym::Expr count = b.count(x, *over);
+  const sym::Expr count = b.count(in(n, 0), *over);
   std::optional<sym::Expr> freedom;  // count - correction, where that is not a number
   if (!count.is_const()) {
     const double whole = std::floor(*correction);
@@ -131,6 +130,7 @@ bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, ke
     if (!sym::known_lt(1, count) || !sym::known_le(0, *freedom)) return false;
   }
   bool keepdim = flag(arg(n, 3));
+  const ValueId x = b.convert(in(n, 0), squares_of(result(b, n)));
   const Moments m = moments(b, x, *over);
   Sizes sizes = b.sizes(m.squares);
   Ints falling = *over;

@@ -59,10 +59,11 @@ std::vector<bool> wholly_read(const Graph& g, const std::vector<bool>& live) {
   return whole;
 }
 
-// Per value: does it follow from a tangent?
-std::vector<bool> of_tangents(const Graph& g) {
+// Per value: does it follow from one of these inputs?
+template <typename Which>
+std::vector<bool> following(const Graph& g, Which which) {
   std::vector<bool> follows(g.values.size());
-  for (const Input& i : g.inputs) follows[i.value] = i.kind == InputKind::kTangent;
+  for (const Input& i : g.inputs) follows[i.value] = which(i);
   for (const Node& n : g.nodes) {
     bool any = false;
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { any = any || follows[v]; });
@@ -72,27 +73,53 @@ std::vector<bool> of_tangents(const Graph& g) {
   return follows;
 }
 
-Node reader_of(const Node& n) {
-  RefList results;
-  for (ValueId v : n.outs)
-    if (v != kNoValue) results.push_back(Ref{v});
+// Where a mask is true there are elements: x[mask].
+std::vector<bool> places_of_masks(const Graph& g) {
+  std::vector<bool> places(g.values.size());
+  for (const Node& n : g.nodes) {
+    const bool views = n.op->kind == ops::OpKind::kView && std::holds_alternative<Ref>(n.args[0]);
+    if (n.op->name == op::nonzero || (views && places[ops::as_value(n.args[0])]))
+      for (ValueId v : n.outs)
+        if (v != kNoValue) places[v] = true;
+  }
+  return places;
+}
+bool indexes_by_masks(const Node& n, const std::vector<bool>& places) {
+  if (n.op->name != op::index_Tensor) return false;
+  bool all = true;
+  for_each_ref(n.args[1], [&](ValueId v) { all = all && places[v]; });
+  return all;
+}
+
+Node reader_of(RefList results, int32_t location) {
   static const ops::OpRow* const computed = ops::find(op::computed);
-  return {.op = computed, .args = {std::move(results)}, .outs = {}, .location = n.location};
+  return {.op = computed, .args = {std::move(results)}, .outs = {}, .location = location};
 }
 
 }  // namespace
 
+// One node reads them all, behind the forward: what it reads waits for no check of sizes, and no backward for it.
+// (Of what is the same in each call nothing is kept: tables of blocks, as flex_attention makes them.)
 Graph keep_errors(Graph g) {
-  const std::vector<bool> whole = wholly_read(g, live_nodes(g)), late = of_tangents(g);
-  std::vector<Node> nodes;
-  nodes.reserve(g.nodes.size());
-  for (Node& node : g.nodes) {
-    nodes.push_back(std::move(node));
-    const Node& n = nodes.back();
+  const std::vector<bool> whole = wholly_read(g, live_nodes(g)), places = places_of_masks(g);
+  const std::vector<bool> late = following(g, [](const Input& i) { return i.kind == InputKind::kTangent; });
+  const std::vector<bool> given = following(g, [](const Input&) { return true; });
+  RefList kept;
+  int32_t location = -1;
+  size_t end = g.nodes.size();
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
     const ValueId first = n.outs.empty() ? kNoValue : n.outs[0];  // the contents are looked at for this one
-    if (first != kNoValue && !whole[first] && !late[first] && may_refuse(g, n)) nodes.push_back(reader_of(n));
+    if (first == kNoValue) continue;
+    if (late[first]) {
+      end = std::min(end, i);
+    } else if (i < end && !whole[first] && given[first] && may_refuse(g, n) && !indexes_by_masks(n, places)) {
+      kept.push_back(Ref{first});
+      if (location < 0) location = n.location;
+    }
   }
-  g.nodes = std::move(nodes);
+  if (kept.empty()) return g;
+  g.nodes.insert(g.nodes.begin() + static_cast<std::ptrdiff_t>(end), reader_of(std::move(kept), location));
   return g;
 }
 
