@@ -280,47 +280,6 @@ TEST(Emit, Columns) {  // sums, maxima and arg-maxima down the columns, long eno
         1e-4);
 }
 
-TEST(Emit, ColumnsByBlocksOfRows) {  // a variance's: the mean, and squares about it, in f32 and in f64
-  const auto kernels = [](const char* type, const char* widen, const char* narrow) {
-    std::string t = R"(kernel "columns" {
-  p0 = f32[$N] read
-  p1 = f32[$C] write
-  outer i0.$C
-  acc a0 = sum $T
-  acc a1 = sum $T
-  acc a2 = max $T
-  vector outer
-  cost 40
-  stage j0.$R {
-    v0 = load f32 p0[$C*j0.$R + i0.$C]
-    v1 = $W $T v0
-    v2 = reduce a0 v1
-    v3 = reduce a2 v1
-  }
-  stage j0.$R {
-    v0 = load f32 p0[$C*j0.$R + i0.$C]
-    v1 = $W $T v0
-    v2 = acc $T a0
-    v3 = sub $T v1 v2
-    v4 = mul $T v3 v3
-    v5 = reduce a1 v4
-  }
-  stage {
-    v0 = acc $T a1
-    v1 = acc $T a2
-    v2 = add $T v0 v1
-    v3 = $B f32 v2
-    v4 = store p1[i0.$C] v3
-  }
-}
-)";
-    t = replace_all(replace_all(replace_all(t, "$T", type), "$W", widen), "$B", narrow);
-    return sized(t, {{500, 300}, {2000, 77}, {70, 1000}});
-  };
-  agree(kernels("f32", "abs", "neg"), 1e-3);
-  agree(kernels("f64", "convert", "convert"), 1e-5);
-}
-
 // The accumulators are vectors all the same. (compile() would hide text that no compiler takes.)
 TEST(Emit, ColumnsUnderAMaskThatIsTheSameForAll) {
   const std::vector<loops::Kernel> kernels = sized(R"(kernel "columns" {
