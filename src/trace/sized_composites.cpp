@@ -379,12 +379,9 @@ at::Tensor diagonal_copy(const at::Tensor& self, int64_t offset, int64_t dim1, i
 
 // ATen looks which sizes are one: these need no product, or are spread over others. What it makes of them has the form
 // that larger sizes get, too. (Operands of other sizes beside them are another program: that sizes are equal is asked.)
-bool is_any_symbolic(const at::Tensor& t) { return is_symbolic(t); }
-bool is_any_symbolic(at::TensorList list) {
-  return std::ranges::any_of(list, [](auto& t) { return is_symbolic(t); });
-}
 template <typename T>
-bool is_any_symbolic(const T&) {
+bool has_symbols(const T& x) {
+  if constexpr (std::is_convertible_v<const T&, at::TensorList>) return any_symbolic(x);
   return false;
 }
 template <typename Op, typename Schema = typename Op::schema>
@@ -393,7 +390,7 @@ template <typename Op, typename Result, typename... Args>
 struct Presuming<Op, Result(Args...)> {
   static Result call(c10::DispatchKeySet keys, Args... args) {
     std::optional<sym::PresumeScope> presume;
-    if (current() != nullptr && (is_any_symbolic(args) || ...)) presume.emplace();
+    if ((has_symbols(args) || ...)) presume.emplace();
     return Op::redispatch(keys & kAfterOurs, args...);
   }
 };
