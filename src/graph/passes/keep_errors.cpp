@@ -1,4 +1,5 @@
-// Two walks: who reads what, from the results backwards, and what follows from tangents.
+// Walks over the graph: who reads what, from the results backwards; what follows from inputs, from tangents, and from
+// masks, forwards.
 #include "graph/passes/keep_errors.h"
 
 #include <algorithm>

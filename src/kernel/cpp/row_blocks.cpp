@@ -7,6 +7,7 @@
 #include "kernel/cpp/accumulators.h"
 #include "kernel/cpp/index.h"
 #include "kernel/cpp/outer.h"
+#include "kernel/cpp/scalar.h"
 #include "kernel/cpp/stage.h"
 
 namespace flashover::kernel::cpp {
@@ -27,8 +28,8 @@ int64_t rows_of(const loops::Stage& s) {
   return rows;
 }
 
-// What an accumulator is in the registers.
-std::string vector_of(const loops::Accumulator& a) { return a.dtype == DType::kF64 ? "VD " : "VF "; }
+// How an accumulator is declared, in registers and in the arrays.
+std::string vector_of(const loops::Accumulator& a) { return type_name(class_of(a.dtype), true) + std::string(" "); }
 
 // Blocks of columns whose accumulators are in the arrays.
 int64_t column_blocks(const Emission& e) {
