@@ -35,6 +35,12 @@ if(CMAKE_CROSSCOMPILING)  # libtorch.so stands on all libraries of CUDA, which a
   target_link_libraries(flashover_torch_cpp_libs INTERFACE torch_cpu c10)
 else()
   target_link_libraries(flashover_torch_cpp_libs INTERFACE torch torch_cpu c10)
+  # The libstdc++ that torch brings. A compiler that links its own statically would put a second one beside it, whose
+  # locales are not those of the streams of torch's inline functions: a number in a message of TORCH_CHECK crashes.
+  execute_process(
+    COMMAND ${FLASHOVER_PYTHON} -c "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print(next((l[l.index('/'):].strip() for l in open('/proc/self/maps') if '/libstdc++.so' in l), ''))" ${FLASHOVER_TORCH}/lib/libc10.so
+    OUTPUT_VARIABLE torch_libstdcxx OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  target_link_libraries(flashover_torch_cpp_libs INTERFACE ${torch_libstdcxx})
 endif()
 target_link_options(flashover_torch_cpp_libs INTERFACE -Wl,--no-as-needed -Wl,-rpath,${FLASHOVER_TORCH}/lib)
 add_library(flashover_torch_libs INTERFACE)

@@ -15,9 +15,11 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/broadcast_tensors.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/contiguous.h>
 #include <ATen/ops/cumprod_backward.h>
 #include <ATen/ops/dot.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/flatten.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
@@ -53,6 +55,7 @@
 #include "sym/environment.h"
 #include "sym/whole.h"
 #include "torch/size_node.h"
+#include "trace/contiguous_call.h"
 #include "trace/own_form.h"
 #include "trace/recorder.h"
 
@@ -198,6 +201,38 @@ at::Tensor reshape(const at::Tensor& self, c10::SymIntArrayRef shape) {
   const at::Tensor result = at::_unsafe_view_symint(copy, wanted);
   recorder->note_copy(copy, result, *sizes);
   return result;
+}
+
+// ATen's own reshapes without calling an operator.
+at::Tensor flatten(const at::Tensor& self, int64_t start, int64_t end) {
+  const int64_t rank = self.dim(), first = start < 0 ? start + rank : start, last = end < 0 ? end + rank : end;
+  if (!is_symbolic(self) || first < 0 || first >= last || last >= rank) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return at::_ops::flatten_using_ints::call(self, start, end);
+  }
+  const c10::SymIntArrayRef sizes = self.sym_sizes();
+  const auto at = [&](int64_t d) { return sizes.begin() + d; };
+  std::vector<c10::SymInt> wanted(at(0), at(first));
+  wanted.push_back(count({at(first), at(last + 1)}));
+  wanted.insert(wanted.end(), at(last + 1), sizes.end());
+  return trace::reshape(self, wanted);
+}
+
+// ATen asks whether the tensor is contiguous for sizes of 1, too (Recorder::note_contiguous).
+at::Tensor contiguous(const at::Tensor& self, at::MemoryFormat format) {
+  ContiguousCall::arrived();
+  auto* recorder = static_cast<Recorder*>(current());
+  const bool taken = recorder && !recorder->declined() && is_symbolic(self) && format == at::MemoryFormat::Contiguous &&
+                     !self.is_conj() && !self.is_neg();
+  if (!taken) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return at::_ops::contiguous::call(self, format);
+  }
+  const Recorder::Contiguous what = recorder->contiguous(self);
+  if (what == Recorder::Contiguous::kItself) return self;
+  at::Tensor copy = self.clone(format);
+  recorder->note_contiguous(copy, /*asked=*/what == Recorder::Contiguous::kCopy);
+  return copy;
 }
 
 // While it lives, values are made that only the code here sees: nobody asks how they lie in memory.
@@ -470,6 +505,8 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   own<at::_ops::vdot, vdot>(m, "vdot");
   own<at::_ops::linear, linear>(m, "linear");
   own<at::_ops::reshape, reshape>(m, "reshape");
+  own<at::_ops::contiguous, contiguous>(m, "contiguous");
+  own<at::_ops::flatten_using_ints, flatten>(m, "flatten.using_ints");
   own<at::_ops::matmul, matmul>(m, "matmul");
   own<at::_ops::_upsample_bicubic2d_aa_vec,
       resample<at::_ops::_upsample_bicubic2d_aa::call, at::_ops::_upsample_bicubic2d_aa_vec::call, 2, bool>>(

@@ -144,8 +144,16 @@ class Recorder final : public Session {
   bool can_view(const at::Tensor& t, const Sizes& sizes) const;  // for sizes of 2 and more
   // Eager copies as well, or where sizes are 1 it may take a view of these sizes instead.
   void note_copy(const at::Tensor& copy, const at::Tensor& result, const Sizes& sizes) {
-    copies_.emplace(value_of(copy), std::pair(value_of(result), sizes));
+    copies_.emplace(value_of(copy), Copy{value_of(result), sizes});
   }
+  // Of Tensor.contiguous(), for sizes of 2 and more: the tensor itself, a copy, or a copy in this call (no guard says
+  // so: in calls where eager makes none it does as well, unless the program notices it).
+  enum class Contiguous : uint8_t { kItself, kCopy, kCopyNow };
+  Contiguous contiguous(const at::Tensor& t) const;
+  void note_contiguous(const at::Tensor& copy, bool asked) {
+    copies_.emplace(value_of(copy), Copy{value_of(copy), {}, /*as_is=*/true, asked});
+  }
+  void note_comparison() { compares_tensors_ = true; }  // contiguous_call.h
   // Values from `first` up to `end` are seen by our code alone.
   void note_inner(size_t first, size_t end) { inner_.emplace_back(first, end); }
   bool is_inner(ValueId v) const {
@@ -191,7 +199,10 @@ class Recorder final : public Session {
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   void settle(TensorType& type) const;
   void substitute_sizes();
-  void admit_small_sizes();  // small_sizes.cpp
+  // small_sizes.cpp
+  void admit_small_sizes();
+  void ask_of_copies() const;
+  bool is_noticed(ValueId original, ValueId copy) const;
   std::optional<int64_t> first_difference(const std::vector<std::pair<sym::Expr, sym::Expr>>& small) const;
   // What the rule of the operator says, and the types of what it writes.
   static bool apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs);
@@ -281,7 +292,14 @@ class Recorder final : public Session {
   graph::Graph graph_{graph::kNewProgram};
   std::shared_ptr<sym::Environment> sizes_ = std::make_shared<sym::Environment>();
   std::vector<std::pair<int32_t, int32_t>> size_sources_;          // by symbol: input, dimension
-  std::unordered_map<ValueId, std::pair<ValueId, Sizes>> copies_;  // note_copy()
+  struct Copy {
+    ValueId result;      // a view of it
+    Sizes sizes;         // the result's
+    bool as_is = false;  // a tensor's that is contiguous is no copy, but that tensor
+    bool asked = true;   // whether eager makes one, of sizes of 2 and more
+  };
+  std::unordered_map<ValueId, Copy> copies_;                       // note_copy(), note_contiguous()
+  bool compares_tensors_ = false;
   std::vector<std::pair<size_t, size_t>> inner_;                   // note_inner()
   std::unordered_map<size_t, const OpFacts*> ruled_;               // nodes whose types come from rules
   // What was found of data, and the number of nodes there were then.

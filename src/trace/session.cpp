@@ -556,6 +556,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
     add_gradient_outputs();
     substitute_sizes();
     drop_unread_sizes();
+    ask_of_copies();
     admit_small_sizes();
     keep_constants_constant();
   } catch (...) {

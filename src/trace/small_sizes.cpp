@@ -14,6 +14,7 @@
 #include "sym/quotient.h"
 #include "torch/convert.h"
 #include "torch/size_node.h"
+#include "trace/contiguous_call.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -152,7 +153,7 @@ class SmallReplay {
     if (!ask(*rule->second, args, types_, types) || types.size() != n.outs.size()) return false;
     const auto copy = n.outs.empty() ? recorder_.copies_.end() : recorder_.copies_.find(n.outs[0]);
     const bool copies = copy != recorder_.copies_.end();
-    if (copies && !as_view(n, copy->second.first, with(copy->second.second, small_), types[0])) return false;
+    if (copies && !as_view(n, copy->second, types[0])) return false;
     const bool may_move = copies || views_elsewhere(n);
     for (size_t i = 0; i < types.size(); ++i) {
       if (n.outs[i] == kNoValue) continue;
@@ -191,20 +192,13 @@ class SmallReplay {
 
   // A copy that eager makes none of where it can view the original: `type` is that one's then. False: the program may
   // notice, since it writes or hands out that memory.
-  bool as_view(const graph::Node& copy, ValueId result, const Sizes& sizes, TensorType& type) {
-    const ValueId of = std::get<Ref>(copy.args[0]).id;
+  bool as_view(const graph::Node& node, const Recorder::Copy& copy, TensorType& type) {
+    const ValueId of = std::get<Ref>(node.args[0]).id;
     const TensorType& original = types_[static_cast<size_t>(of)];
-    if (!viewed(original, sizes)) return true;
+    const bool copied = copy.as_is ? !is_contiguous(original) : !viewed(original, with(copy.sizes, small_));
+    if (copied) return true;
     type.strides = original.strides;
-    if (is_empty(type)) return true;  // nothing is in that memory
-    const auto memory = [&](ValueId v) { return graph_.values[static_cast<size_t>(v)].storage; };
-    const auto touched = [&](ValueId v) { return memory(v) == memory(of) || memory(v) == memory(result); };
-    bool noticed =
-        std::ranges::any_of(graph_.outputs, [&](const graph::Output& o) { return memory(o.value) == memory(result); });
-    for (const graph::Node& n : graph_.nodes)
-      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-        if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], [&](ValueId v) { noticed = noticed || touched(v); });
-    return !noticed;
+    return is_empty(type) || !recorder_.is_noticed(of, copy.result);  // (nothing is in an empty one's memory)
   }
 
   // Of a copy that eager makes none of: the graph looks at the copy.
@@ -471,6 +465,57 @@ std::optional<Sizes> Recorder::reshaped(const at::Tensor& t, c10::SymIntArrayRef
 bool Recorder::can_view(const at::Tensor& t, const Sizes& sizes) const {
   const sym::AskScope ask(sizes_.get());
   return viewed(type_of(t), sizes);
+}
+
+Recorder::Contiguous Recorder::contiguous(const at::Tensor& t) const {
+  const TensorType type = type_of(t);
+  {
+    const sym::PresumeScope presume;
+    if (is_contiguous(type)) return Contiguous::kItself;
+  }
+  if (std::ranges::none_of(type.sizes, sym::has_data_size) && std::ranges::none_of(type.strides, sym::has_data_size)) {
+    TensorType now = type;
+    for (Expr& e : now.sizes) e = sizes_->now(e);
+    for (Expr& e : now.strides) e = sizes_->now(e);
+    if (!is_contiguous(now)) return Contiguous::kCopyNow;
+  }
+  const sym::AskScope ask(sizes_.get());
+  return is_contiguous(type) ? Contiguous::kItself : Contiguous::kCopy;
+}
+
+// The program may tell a copy from its original: one of them is written, or both outlive the call.
+bool Recorder::is_noticed(ValueId original, ValueId copy) const {
+  const auto memory = [&](ValueId v) { return graph_.values[static_cast<size_t>(v)].storage; };
+  const auto touched = [&](ValueId v) { return memory(v) == memory(original) || memory(v) == memory(copy); };
+  const auto outlives = [&](ValueId of) {
+    const auto same = [&](const auto& v) { return memory(v.value) == memory(of); };
+    return std::ranges::any_of(graph_.outputs, same) || std::ranges::any_of(graph_.inputs, same);
+  };
+  bool noticed = compares_tensors_ || (outlives(original) && outlives(copy));
+  for (const graph::Node& n : graph_.nodes)
+    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+      if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], [&](ValueId v) { noticed = noticed || touched(v); });
+  return noticed;
+}
+
+// Of calls in which eager makes none, those are left out where the program notices it. (The stride of a dimension that
+// always has one element is the original's then; it may be seen of a result.)
+void Recorder::ask_of_copies() const {
+  if (std::ranges::all_of(copies_, [](const auto& c) { return c.second.asked; })) return;
+  for (const graph::Node& n : graph_.nodes) {
+    const auto found = n.outs.empty() ? copies_.end() : copies_.find(n.outs[0]);
+    if (found == copies_.end() || found->second.asked) continue;
+    const ValueId original = std::get<Ref>(n.args[0]).id;
+    const TensorType& type = graph_.values[static_cast<size_t>(original)].type;
+    if (!is_noticed(original, found->first) && std::ranges::none_of(type.sizes, [](Expr e) { return e.is_const(1); }))
+      continue;
+    const sym::AskScope ask(sizes_.get());
+    (void)is_contiguous(type);
+  }
+}
+
+void tensors_are_compared() {
+  if (auto* recorder = static_cast<Recorder*>(current())) recorder->note_comparison();
 }
 
 // As SmallReplay's; nullopt: the symbols are never so together.

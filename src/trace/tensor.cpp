@@ -13,6 +13,7 @@
 
 #include "ops/last_element.h"
 #include "torch/size_node.h"
+#include "trace/contiguous_call.h"
 #include "trace/elsewhere.h"
 
 namespace flashover::trace {
@@ -161,7 +162,13 @@ std::vector<size_t> order_of(at::MemoryFormat format, size_t rank) {
 }
 }  // namespace
 
+static thread_local bool in_contiguous_call = false;
+ContiguousCall::ContiguousCall() : before_(std::exchange(in_contiguous_call, true)) {}
+ContiguousCall::~ContiguousCall() { in_contiguous_call = before_; }
+void ContiguousCall::arrived() { in_contiguous_call = false; }
+
 c10::SymBool TraceImpl::sym_is_contiguous_custom(at::MemoryFormat format) const {
+  if (in_contiguous_call) return false;
   const std::vector<size_t> order = order_of(format, symbolic_->sizes.size());
   return !order.empty() && is_dense(order);
 }

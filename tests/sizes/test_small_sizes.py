@@ -17,13 +17,13 @@ SIZES = (5, 1, 2, 3, 7, 8, 64, 127)
 WITH_ZERO = (5, 0, 1, 2, 3, 7, 8, 64, 127)
 # Compiled once more for size 1, and why.
 OWN_COMPILE = {
-    "transpose, contiguous": "contiguous() of one column is the tensor itself",
+    "transpose, contiguous": "contiguous() of one column is the tensor itself, whose strides the result has",
     "heads": "that 4 * (c // 4) is c takes more algebra than there is",
     "heads, batch": "whether it is a view asks if one head of all is all there is",
 }
 # And for size 0.
 OWN_COMPILE_OF_ZERO = {
-    "transpose, contiguous": "contiguous() of nothing is the tensor itself",
+    "transpose, contiguous": "as for 1",
     "permute": "eager's strides of the result are others",
     "heads": "as for 1",
     "heads, batch": "as for 1",
@@ -206,6 +206,9 @@ OF_NOTHING: dict[str, tuple[Callable[..., object], Callable[[int], tuple[int, ..
         lambda n: (1, 1, n, 16),
         True,
     ),
+    "an index": (lambda x: x[torch.arange(x.shape[0] - 1, -1, -1)] + x[x[:, 0] > 0].sum(0), matrix, False),
+    "a loss is NaN": (lambda x: F.cross_entropy(x, torch.arange(x.shape[0]) % 16), matrix, False),
+    "an index of nothing raises": (lambda x: x[torch.zeros(3, dtype=torch.long)] * 2, matrix, True),
     "written": (lambda x: x.add_(1)[:, 2:5].mul_(2), matrix, False),
     "blocks": (lambda x: torch.block_diag(x, ROWS, x * 2), matrix, False),
     "a maximum raises": (lambda x: x.max(0), matrix, True),

@@ -1,6 +1,7 @@
 // Instructions that make strings, containers and functions, add to them and take them apart.
 #include "compat/opcodes.h"
 #include "frame/interpret/instructions.h"
+#include "trace/contiguous_call.h"
 
 namespace flashover::frame {
 
@@ -12,6 +13,9 @@ bool is_same(Interpreter& in, Ref& a, Ref& b) {
   if (in.recorder.numbers.any() && in.recorder.numbers.is(a.get()) != in.recorder.numbers.is(b.get()) &&
       Py_TYPE(a.get()) == Py_TYPE(b.get()))
     throw Declined("the identity of a number that changes");
+  if (a.get() != b.get() && in.session != nullptr && in.session->is_trace_tensor(a.get()) &&
+      in.session->is_trace_tensor(b.get()))
+    trace::tensors_are_compared();
   return a.get() == b.get();
 }
 

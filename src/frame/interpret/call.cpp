@@ -1,6 +1,7 @@
 // Calls, by what is called. Python functions are simply called: CPython binds their arguments and the hook brings their
 // frame back to evaluate(). C callables run natively when native.h knows them; everything else ends the capture.
 #include <cstring>
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 
@@ -10,6 +11,7 @@
 #include "frame/interpret/torch_calls.h"
 #include "frame/resume.h"
 #include "guards/objects.h"
+#include "trace/contiguous_call.h"
 
 namespace flashover::frame {
 namespace {
@@ -362,6 +364,10 @@ PyObject* CallHandlers::tensor_method(Interpreter& in, const PythonCall& c) {
     in.unknown_call(c.f);
   }
   static const Native tensors{Native::kTensors | Native::kShares, nullptr};
+  std::optional<trace::ContiguousCall> by_operator;
+  if (std::strcmp(d->d_method->ml_name, "contiguous") == 0 && in.session != nullptr &&
+      in.session->is_trace_tensor(c.args[0]))
+    by_operator.emplace();
   return in.call_native(c.f, nullptr, tensors, c.args, c.nargs, c.kwnames);
 }
 

@@ -57,12 +57,22 @@ bool index_copy(In in, Types& outs) {
   return x && src && src->dtype == x->dtype && dense_self(*x, outs);
 }
 
+// Of a dim without elements nothing may be asked for; eager raises else. (Where an index is as long as data say, and
+// each of its elements is read, that one is out of bounds.)
+bool asks_for_no_elements(const TensorType& x, const std::vector<const TensorType*>& indices, const Sizes& shape) {
+  bool indexed = false, kept = false;  // such dims
+  for (size_t d = 0; d < x.rank(); ++d)
+    if (x.sizes[d].is_const(0)) (indices[d] ? indexed : kept) = true;
+  if (!indexed || std::ranges::any_of(shape, [](Expr e) { return e.is_const(0); })) return true;
+  return !kept && std::ranges::any_of(shape, sym::has_data_size);
+}
+
 // Advanced indexing: the indexed dims, made adjacent, are replaced by the broadcast index; TensorIterator then lays out
 // the result from the source with stride 0 there and from the indices.
 bool index(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto list = tensors(in, 1);
-  if (!x || !list || list->empty() || list->size() > x->rank() || has_zero_size(*x)) return false;
+  if (!x || !list || list->empty() || list->size() > x->rank()) return false;
   std::vector<const TensorType*> indices = *list;
   indices.resize(x->rank(), nullptr);
   std::optional<Sizes> shape;
@@ -72,7 +82,7 @@ bool index(In in, Types& outs) {
     shape = shape ? broadcast(*shape, t->sizes) : t->sizes;
     if (!shape) return false;
   }
-  if (!shape) return false;
+  if (!shape || !asks_for_no_elements(*x, indices, *shape)) return false;
   // expand_outplace gives every index the common size.
   std::vector<TensorType> expanded;
   for (size_t d = 0; d < x->rank(); ++d) {

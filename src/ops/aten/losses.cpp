@@ -20,8 +20,9 @@ bool nll_loss(In in, Types& outs) {  // (self, target, weight, reduction, ignore
   const TensorType *x = tensor(in, 0), *target = tensor(in, 1);
   auto r = integer(arg(in, 3));
   if (!x || !target || !r || !is_floating(x->dtype) || x->rank() < 1 || x->rank() > 2) return false;
-  if (has_zero_size(*x) || !fits_classes(tensor(in, 2), x->sizes.back())) return false;
   const Sizes batch(x->sizes.begin(), x->sizes.end() - 1);
+  const bool none = !batch.empty() && batch[0].is_const(0);  // the mean of which is NaN
+  if ((has_zero_size(*x) && !none) || !fits_classes(tensor(in, 2), x->sizes.back())) return false;
   if (x->rank() == 2 && !same_sizes(target->sizes, batch)) return false;
   outs = {fresh(*x, x->dtype, *r == 0 ? batch : Sizes{}), fresh(*x, x->dtype, {})};
   return true;
