@@ -199,7 +199,7 @@ at::Tensor reshape(const at::Tensor& self, c10::SymIntArrayRef shape) {
   if (recorder->can_view(self, *sizes)) return self.view_symint(wanted);
   const at::Tensor copy = self.clone(at::MemoryFormat::Contiguous);
   const at::Tensor result = at::_unsafe_view_symint(copy, wanted);
-  recorder->note_copy(copy, result, *sizes);
+  recorder->note_copy(self, copy, result, *sizes);
   return result;
 }
 
@@ -231,7 +231,7 @@ at::Tensor contiguous(const at::Tensor& self, at::MemoryFormat format) {
   const Recorder::Contiguous what = recorder->contiguous(self);
   if (what == Recorder::Contiguous::kItself) return self;
   at::Tensor copy = self.clone(format);
-  recorder->note_contiguous(copy, /*asked=*/what == Recorder::Contiguous::kCopy);
+  recorder->note_contiguous(self, copy, /*asked=*/what == Recorder::Contiguous::kCopy);
   return copy;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <optional>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -143,15 +144,15 @@ class Recorder final : public Session {
   std::optional<Sizes> reshaped(const at::Tensor& t, c10::SymIntArrayRef shape) const;
   bool can_view(const at::Tensor& t, const Sizes& sizes) const;  // for sizes of 2 and more
   // Eager copies as well, or where sizes are 1 it may take a view of these sizes instead.
-  void note_copy(const at::Tensor& copy, const at::Tensor& result, const Sizes& sizes) {
-    copies_.emplace(value_of(copy), Copy{value_of(result), sizes});
+  void note_copy(const at::Tensor& of, const at::Tensor& copy, const at::Tensor& result, const Sizes& sizes) {
+    copies_.emplace(value_of(copy), Copy{value_of(of), value_of(result), sizes});
   }
   // Of Tensor.contiguous(), for sizes of 2 and more: the tensor itself, a copy, or a copy in this call (no guard says
   // so: in calls where eager makes none it does as well, unless the program notices it).
   enum class Contiguous : uint8_t { kItself, kCopy, kCopyNow };
   Contiguous contiguous(const at::Tensor& t) const;
-  void note_contiguous(const at::Tensor& copy, bool asked) {
-    copies_.emplace(value_of(copy), Copy{value_of(copy), {}, /*as_is=*/true, asked});
+  void note_contiguous(const at::Tensor& of, const at::Tensor& copy, bool asked) {
+    copies_.emplace(value_of(copy), Copy{value_of(of), value_of(copy), {}, /*as_is=*/true, asked});
   }
   void note_comparison() { compares_tensors_ = true; }  // contiguous_call.h
   // Values from `first` up to `end` are seen by our code alone.
@@ -202,7 +203,9 @@ class Recorder final : public Session {
   // small_sizes.cpp
   void admit_small_sizes();
   void ask_of_copies() const;
-  bool is_noticed(ValueId original, ValueId copy) const;
+  struct Copy;
+  std::set<int32_t> possibly_one_memory(ValueId of, const Copy& but) const;
+  bool is_noticed(const Copy& copy) const;
   std::optional<int64_t> first_difference(const std::vector<std::pair<sym::Expr, sym::Expr>>& small) const;
   // What the rule of the operator says, and the types of what it writes.
   static bool apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs);
@@ -291,17 +294,18 @@ class Recorder final : public Session {
 
   graph::Graph graph_{graph::kNewProgram};
   std::shared_ptr<sym::Environment> sizes_ = std::make_shared<sym::Environment>();
-  std::vector<std::pair<int32_t, int32_t>> size_sources_;          // by symbol: input, dimension
+  std::vector<std::pair<int32_t, int32_t>> size_sources_;  // by symbol: input, dimension
   struct Copy {
+    ValueId original;
     ValueId result;      // a view of it
     Sizes sizes;         // the result's
     bool as_is = false;  // a tensor's that is contiguous is no copy, but that tensor
     bool asked = true;   // whether eager makes one, of sizes of 2 and more
   };
-  std::unordered_map<ValueId, Copy> copies_;                       // note_copy(), note_contiguous()
+  std::unordered_map<ValueId, Copy> copies_;  // note_copy(), note_contiguous()
   bool compares_tensors_ = false;
-  std::vector<std::pair<size_t, size_t>> inner_;                   // note_inner()
-  std::unordered_map<size_t, const OpFacts*> ruled_;               // nodes whose types come from rules
+  std::vector<std::pair<size_t, size_t>> inner_;      // note_inner()
+  std::unordered_map<size_t, const OpFacts*> ruled_;  // nodes whose types come from rules
   // What was found of data, and the number of nodes there were then.
   struct Found {
     size_t nodes = 0;

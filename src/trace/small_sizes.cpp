@@ -8,6 +8,7 @@
 // recorded as for more (Environment::opens).
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "base/check.h"
 #include "ops/names.h"
@@ -153,7 +154,7 @@ class SmallReplay {
     if (!ask(*rule->second, args, types_, types) || types.size() != n.outs.size()) return false;
     const auto copy = n.outs.empty() ? recorder_.copies_.end() : recorder_.copies_.find(n.outs[0]);
     const bool copies = copy != recorder_.copies_.end();
-    if (copies && !as_view(n, copy->second, types[0])) return false;
+    if (copies && !as_view(copy->second, types[0])) return false;
     const bool may_move = copies || views_elsewhere(n);
     for (size_t i = 0; i < types.size(); ++i) {
       if (n.outs[i] == kNoValue) continue;
@@ -192,13 +193,12 @@ class SmallReplay {
 
   // A copy that eager makes none of where it can view the original: `type` is that one's then. False: the program may
   // notice, since it writes or hands out that memory.
-  bool as_view(const graph::Node& node, const Recorder::Copy& copy, TensorType& type) {
-    const ValueId of = std::get<Ref>(node.args[0]).id;
-    const TensorType& original = types_[static_cast<size_t>(of)];
+  bool as_view(const Recorder::Copy& copy, TensorType& type) {
+    const TensorType& original = types_[static_cast<size_t>(copy.original)];
     const bool copied = copy.as_is ? !is_contiguous(original) : !viewed(original, with(copy.sizes, small_));
     if (copied) return true;
     type.strides = original.strides;
-    return is_empty(type) || !recorder_.is_noticed(of, copy.result);  // (nothing is in an empty one's memory)
+    return is_empty(type) || !recorder_.is_noticed(copy);  // (nothing is in an empty one's memory)
   }
 
   // Of a copy that eager makes none of: the graph looks at the copy.
@@ -483,32 +483,49 @@ Recorder::Contiguous Recorder::contiguous(const at::Tensor& t) const {
   return is_contiguous(type) ? Contiguous::kItself : Contiguous::kCopy;
 }
 
-// The program may tell a copy from its original: one of them is written, or both outlive the call.
-bool Recorder::is_noticed(ValueId original, ValueId copy) const {
+// The memory of that value, and what is one with it in calls where eager makes none of the other copies.
+std::set<int32_t> Recorder::possibly_one_memory(ValueId of, const Copy& but) const {
   const auto memory = [&](ValueId v) { return graph_.values[static_cast<size_t>(v)].storage; };
-  const auto touched = [&](ValueId v) { return memory(v) == memory(original) || memory(v) == memory(copy); };
-  const auto outlives = [&](ValueId of) {
-    const auto same = [&](const auto& v) { return memory(v.value) == memory(of); };
-    return std::ranges::any_of(graph_.outputs, same) || std::ranges::any_of(graph_.inputs, same);
+  std::set<int32_t> out = {memory(of)};
+  for (size_t before = 0; before != out.size();) {
+    before = out.size();
+    for (const auto& [value, other] : copies_) {
+      if (&other == &but) continue;
+      const int32_t a = memory(other.original), b = memory(other.result);
+      if (out.contains(a) || out.contains(b)) out.insert({a, b});
+    }
+  }
+  return out;
+}
+
+// The program may tell a copy from its original: one of them is written, or both outlive the call.
+bool Recorder::is_noticed(const Copy& copy) const {
+  if (compares_tensors_) return true;
+  const auto memory = [&](ValueId v) { return graph_.values[static_cast<size_t>(v)].storage; };
+  const std::set<int32_t> a = possibly_one_memory(copy.original, copy), b = possibly_one_memory(copy.result, copy);
+  const auto outlives = [&](const std::set<int32_t>& of) {
+    const auto is = [&](const auto& v) { return of.contains(memory(v.value)); };
+    return std::ranges::any_of(graph_.outputs, is) || std::ranges::any_of(graph_.inputs, is);
   };
-  bool noticed = compares_tensors_ || (outlives(original) && outlives(copy));
+  if (outlives(a) && outlives(b)) return true;
+  bool written = false;
   for (const graph::Node& n : graph_.nodes)
     for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], [&](ValueId v) { noticed = noticed || touched(v); });
-  return noticed;
+      if (n.op->mutates >> i & 1)
+        graph::for_each_ref(n.args[i],
+                            [&](ValueId v) { written = written || a.contains(memory(v)) || b.contains(memory(v)); });
+  return written;
 }
 
 // Of calls in which eager makes none, those are left out where the program notices it. (The stride of a dimension that
 // always has one element is the original's then; it may be seen of a result.)
 void Recorder::ask_of_copies() const {
   if (std::ranges::all_of(copies_, [](const auto& c) { return c.second.asked; })) return;
-  for (const graph::Node& n : graph_.nodes) {
+  for (const graph::Node& n : graph_.nodes) {  // (in this order: what is asked becomes guards)
     const auto found = n.outs.empty() ? copies_.end() : copies_.find(n.outs[0]);
     if (found == copies_.end() || found->second.asked) continue;
-    const ValueId original = std::get<Ref>(n.args[0]).id;
-    const TensorType& type = graph_.values[static_cast<size_t>(original)].type;
-    if (!is_noticed(original, found->first) && std::ranges::none_of(type.sizes, [](Expr e) { return e.is_const(1); }))
-      continue;
+    const TensorType& type = graph_.values[static_cast<size_t>(found->second.original)].type;
+    if (!is_noticed(found->second) && std::ranges::none_of(type.sizes, [](Expr e) { return e.is_const(1); })) continue;
     const sym::AskScope ask(sizes_.get());
     (void)is_contiguous(type);
   }

@@ -40,6 +40,10 @@ def handed_out(x: T) -> T:
     return x[:, :, 0].t().contiguous()
 
 
+def handed_out_by_way_of_another(x: T) -> T:
+    return x.transpose(0, 1).contiguous().transpose(0, 1).contiguous()
+
+
 def written(x: T) -> tuple[T, T]:
     y = x.transpose(0, 1).contiguous().add_(1)
     return y * 2, x * 3
@@ -67,7 +71,7 @@ def run(f: Callable[[T], T | tuple[T, ...]], x: T) -> tuple[list[T], list[bool]]
         *((f, 2) for f in (transposed, heads, flattened)),
         (windows, 3),  # (of nothing that is cut off, and of others)
         (cut_and_handed_out, 3),
-        *((f, 4) for f in (handed_out, written, compared)),
+        *((f, 4) for f in (handed_out, handed_out_by_way_of_another, written, compared)),
     ],
 )
 def test_few_versions_serve_every_size(f: Callable[[T], T | tuple[T, ...]], most: int) -> None:
