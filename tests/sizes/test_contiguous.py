@@ -62,7 +62,8 @@ def run(f: Callable[[T], T | tuple[T, ...]], x: T) -> tuple[list[T], list[bool]]
     """Results, and whether each lies in the argument's memory."""
     out = f(x)
     results = list(out) if isinstance(out, tuple) else [out]
-    return results, [r.numel() > 0 and r.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for r in results]
+    memory = x.untyped_storage().data_ptr()
+    return results, [r.numel() > 0 and r.untyped_storage().data_ptr() == memory for r in results]
 
 
 @pytest.mark.parametrize(
