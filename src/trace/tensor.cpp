@@ -3,9 +3,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <atomic>
@@ -163,7 +165,9 @@ std::vector<size_t> order_of(at::MemoryFormat format, size_t rank) {
 }  // namespace
 
 static thread_local bool in_contiguous_call = false;
-ContiguousCall::ContiguousCall() : before_(std::exchange(in_contiguous_call, true)) {}
+ContiguousCall::ContiguousCall(PyObject* tensor)
+    : before_(std::exchange(in_contiguous_call,
+                            THPVariable_CheckExact(tensor) && at::impl::PythonTorchFunctionTLS::stack_len() == 0)) {}
 ContiguousCall::~ContiguousCall() { in_contiguous_call = before_; }
 void ContiguousCall::arrived() { in_contiguous_call = false; }
 

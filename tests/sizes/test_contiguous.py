@@ -4,6 +4,7 @@ where the program cannot notice it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -98,3 +99,27 @@ def test_gradients(f: Callable[[T], T]) -> None:
         (compiled(y) ** 2).sum().backward()
         torch.testing.assert_close(y.grad, x.grad)
     assert len(compiled.versions) <= 4
+
+
+class Asking(torch.Tensor):
+    """Whose class looks at a tensor before the method does."""
+
+    seen: ClassVar[list[bool]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is torch.Tensor.contiguous:
+                cls.seen.append(args[0].is_contiguous())
+            return func(*args, **(kwargs or {}))
+
+
+def test_a_class_in_between_gets_true_answers() -> None:
+    def f(x: T) -> tuple[T, bool]:
+        y = x.contiguous()
+        return y.cos(), Asking.seen.pop()
+
+    compiled = flashover.compile(f, dynamic=True)
+    for n in (5, 4, 7):
+        assert compiled(torch.randn(n, 3).as_subclass(Asking))[1] is True
+        assert compiled(torch.randn(3, n).t().as_subclass(Asking))[1] is False

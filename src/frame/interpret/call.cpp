@@ -367,7 +367,7 @@ PyObject* CallHandlers::tensor_method(Interpreter& in, const PythonCall& c) {
   std::optional<trace::ContiguousCall> by_operator;
   if (std::strcmp(d->d_method->ml_name, "contiguous") == 0 && in.session != nullptr &&
       in.session->is_trace_tensor(c.args[0]))
-    by_operator.emplace();
+    by_operator.emplace(c.args[0]);
   return in.call_native(c.f, nullptr, tensors, c.args, c.nargs, c.kwnames);
 }
 
