@@ -83,11 +83,11 @@ def _whole_select(pred: torch.Tensor, true_fn: Any, false_fn: Any, operands: Seq
     """Both branches are computed, and one is taken; run for real, only the one that is."""
     if not torch.compiler.is_compiling():
         return true_fn(*operands) if pred else false_fn(*operands)
-    drawn = _C.randomness()
+    start = _C.trace_position()
     holds = pred.detach().reshape(()).bool()
     yes, form = pytree.tree_flatten(true_fn(*_gated(operands, holds)))
     no, other_form = pytree.tree_flatten(false_fn(*_gated(operands, holds.logical_not())))
-    if _C.randomness() != drawn or form != other_form:
+    if _C.has_effects_since(start) or form != other_form:
         _give_up()
     chosen = []
     for a, b in zip(yes, no, strict=True):
@@ -135,7 +135,17 @@ def _limit(steps: int) -> None:
         _give_up()
 
 
-def _scan_op(self: Any, combine_fn: Callable[..., Any], init: Any, xs: Any, additional_inputs: Any) -> Any:
+def _scan_op(
+    self: Any,
+    combine_fn: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    additional_inputs: Any,
+    *,
+    mutated_arg_indices: str = "",  # (torch 2.15: what tracers of torch have found out)
+) -> Any:
+    if mutated_arg_indices:
+        _give_up()
     steps = xs[0].shape[0]
     _limit(steps)
     carry, rows = list(init), []
@@ -149,7 +159,9 @@ def _scan_op(self: Any, combine_fn: Callable[..., Any], init: Any, xs: Any, addi
     return (*carry, *[torch.stack(column) for column in zip(*rows, strict=True)])
 
 
-def _map_op(self: Any, f: Callable[..., Any], xs: Any, args: Any) -> Any:
+def _map_op(self: Any, f: Callable[..., Any], xs: Any, args: Any, *, mutated_arg_indices: str = "") -> Any:
+    if mutated_arg_indices:
+        _give_up()
     _limit(xs[0].shape[0])
     rows = [pytree.tree_flatten(f(*row, *args)) for row in zip(*[x.unbind(0) for x in xs], strict=True)]
     if any(not isinstance(o, torch.Tensor) for leaves, _ in rows for o in leaves):
@@ -208,7 +220,8 @@ def _flex_attention(
             raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={key.shape[0]}")
         key, value = key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
     at = [torch.arange(0, n, device=query.device) for n in (batch, heads, queries, key.shape[2])]
-    blocks, block = list(block_mask[2:10]), list(block_mask[10:12])
+    # (What torch 2.15 has between them orders its own backward.)
+    blocks, block = list(block_mask[2:10]), list(block_mask[-3:-1])
     scores = _FlexScores.apply(query, key, scale, blocks, block)
     score_of = _vmap_for_bhqkv(score_mod, prefix=(0,), suffix=(None,) * len(score_buffers))
     mask_of = _vmap_for_bhqkv(block_mask[-1], prefix=(), suffix=(None,) * len(mask_buffers))

@@ -60,18 +60,41 @@ const Said& torchs_stance() {
   return said;
 }
 
-// A global of torch.fx._symbolic_trace, which torch imports, read again when the dict of that module has changed.
-bool read_fx_flag(PyObject*& globals, uint64_t& tag) {
-  static PyObject *const name = PyUnicode_InternFromString("torch.fx._symbolic_trace"), *const flag =
-                                                                                            PyUnicode_InternFromString(
-                                                                                                "_is_fx_tracing_flag");
-  if (!globals) {
-    PyObject* module = guards::dict_get(PyImport_GetModuleDict(), name);
-    if (!module || !PyModule_Check(module)) return false;
-    globals = Py_NewRef(PyModule_GetDict(module));
+// Whether torch.fx traces: a global of torch.fx._symbolic_trace, which torch imports; from torch 2.15 on an attribute of
+// a threading.local in that module. Read again when the dict that it stands in has changed.
+struct FxFlag {
+  uint64_t thread = 0;       // whose state it was read in
+  PyObject* dict = nullptr;  // the module's, or the thread's own, which lives as long as the thread's state
+  uint64_t tag = 0;
+  bool said = false;
+};
+
+PyObject* fx_globals() {
+  static PyObject* const name = PyUnicode_InternFromString("torch.fx._symbolic_trace");
+  static PyObject* globals = nullptr;  // owned
+  if (globals) return globals;
+  PyObject* module = guards::dict_get(PyImport_GetModuleDict(), name);
+  if (module && PyModule_Check(module)) globals = Py_NewRef(PyModule_GetDict(module));
+  return globals;
+}
+
+void read_fx_flag(FxFlag& flag, uint64_t thread) {
+  static PyObject *const of_all = PyUnicode_InternFromString("_is_fx_tracing_flag"),
+                         *const of_thread = PyUnicode_InternFromString("flag"),
+                         *const local = PyUnicode_InternFromString("_is_fx_tracing_tls");
+  flag = {};
+  PyObject* const globals = fx_globals();
+  if (!globals) return;
+  PyObject *dict = globals, *name = of_all;
+  if (PyObject* own = guards::dict_get(globals, local)) {
+    dict = PyObject_GetAttrString(own, "__dict__");
+    name = of_thread;
+    Py_XDECREF(dict);  // the thread's state holds it
+    PyErr_Clear();
+    if (!dict || !PyDict_Check(dict)) return;
   }
-  tag = guards::dict_tag(globals);
-  return guards::dict_get(globals, flag) == Py_True;
+  flag = {thread, dict, guards::dict_tag(dict), false};
+  flag.said = guards::dict_get(dict, name) == Py_True;
 }
 
 PyObject*& own_backend() {  // owned
@@ -81,12 +104,11 @@ PyObject*& own_backend() {  // owned
 }  // namespace
 
 bool fx_is_tracing() {
-  static PyObject* globals = nullptr;  // the module's, owned
-  static uint64_t tag = 0;
-  static bool said = false;
-  if (!globals || tag != guards::dict_tag(globals)) [[unlikely]]
-    said = read_fx_flag(globals, tag);
-  return said;
+  thread_local FxFlag flag;
+  const uint64_t thread = PyThreadState_GetID(PyThreadState_Get());
+  if (!flag.dict || flag.thread != thread || flag.tag != guards::dict_tag(flag.dict)) [[unlikely]]
+    read_fx_flag(flag, thread);
+  return flag.said;
 }
 
 Stance current_stance() {

@@ -69,9 +69,10 @@ TEST(Stance, TorchsCountsWhereOursSaysNothing) {
 TEST(Stance, TorchsTracerIsSeenWhileItTraces) {
   Python py("import torch.fx._symbolic_trace as m");
   EXPECT_FALSE(fx_is_tracing());
-  py.run("m._is_fx_tracing_flag = True");
+  py.run("say = getattr(m, '_set_is_fx_tracing', lambda traces: setattr(m, '_is_fx_tracing_flag', traces))");
+  py.run("say(True)");
   EXPECT_TRUE(fx_is_tracing());
-  py.run("m._is_fx_tracing_flag = False");
+  py.run("say(False)");
   EXPECT_FALSE(fx_is_tracing());
 }
 

@@ -371,6 +371,8 @@ std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, 
                          strict = marked(tensor, "_dynamo_strict_unbacked_indices"),
                          unbacked = marked(tensor, "_dynamo_unbacked_indices"),
                          weak = marked(tensor, "_dynamo_weak_dynamic_indices"),
+                         // (What torch marks itself, since 2.15: the ragged dimension of a jagged tensor.)
+                         propagated = marked(tensor, "_dynamo_propagated_dynamic_indices"),
                          fixed = marked(tensor, "_dynamo_static_indices");
   std::set<size_t> open;
   if (!varying.marked_only) {
@@ -380,7 +382,8 @@ std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, 
     if (is_among(varying.static_sources, path)) open.clear();
   }
   for (size_t d : fixed) open.erase(d);
-  for (const std::set<size_t>* marks : {&dynamic, &strict, &unbacked, &weak}) open.insert(marks->begin(), marks->end());
+  for (const std::set<size_t>* marks : {&dynamic, &strict, &unbacked, &weak, &propagated})
+    open.insert(marks->begin(), marks->end());
   std::vector<trace::SymbolicSize> out;
   const size_t rank = static_cast<size_t>(guards::rank_of(tensor));
   const bool ignored = may_ignore_marks();

@@ -219,7 +219,9 @@ std::string GlobalState::difference(const GlobalState& now) const {
 }
 
 const char* state_to_avoid() {
-  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake))
+  // What calls __torch_dispatch__ turns off all keys above Python's. Fake is one of them up to torch 2.12.
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake) ||
+      c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::DeferredInit))
     return "torch's state: an operator is running (__torch_dispatch__)";
   if (const int64_t modes = at::impl::PythonTorchFunctionTLS::stack_len();
       modes > 1 || (modes == 1 && !default_device()))

@@ -117,7 +117,13 @@ void bind_frame(py::module_& m) {
   m.def("put_in_place", [](const py::object& callable, const py::function& function) {
     frame::put_in_place(callable.ptr(), function.ptr());
   });
-  m.def("randomness", &trace::randomness);
+  m.def("trace_position", [] {
+    const trace::Position now = trace::position();
+    return std::pair(now.nodes, now.values);
+  });
+  m.def("has_effects_since", [](const std::pair<int64_t, int64_t>& since) {
+    return trace::has_effects_since({since.first, since.second});
+  });
   m.def("own_operators", &trace::own_operators);
   py::module_ f = m.def_submodule("_frame", "the frame interpreter, for tests");
   f.def("in_use_elsewhere", [](const py::object& o) {

@@ -118,14 +118,15 @@ PyObject* tensor_of(const Hook& hook, PyObject* self, PyObject* args, PyObject* 
   }
   return args;  // METH_O
 }
-void report(const Hook& hook, PyObject* self, PyObject* args, PyObject* keywords) {
+// `tensors`: one, or several in a tuple or a list.
+void report(const Hook& hook, PyObject* tensors) {
   if (hook.of == Of::kCudaGraph) {
     if (!replays_own_graph) run::wrote_anything();
     return;
   }
-  PyObject* tensors = tensor_of(hook, self, args, keywords);
-  if (tensors && PyTuple_Check(tensors)) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) mark_escaped(PyTuple_GET_ITEM(tensors, i), hook.alias);
+  if (tensors && (PyTuple_Check(tensors) || PyList_Check(tensors))) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(tensors); ++i)
+      mark_escaped(PySequence_Fast_GET_ITEM(tensors, i), hook.alias);
   } else {
     mark_escaped(tensors, hook.alias);
   }
@@ -133,14 +134,27 @@ void report(const Hook& hook, PyObject* self, PyObject* args, PyObject* keywords
 template <size_t I>
 PyObject* plain(PyObject* self, PyObject* args) {
   PyObject* result = originals[I](self, args);
-  if (result) report(kHooks[I], self, args, nullptr);
+  if (result) report(kHooks[I], tensor_of(kHooks[I], self, args, nullptr));
+  return result;
+}
+// pybind11's functions since its version 3 (torch 2.15): values of keywords follow the positional ones.
+using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+template <size_t I>
+PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* names) {
+  PyObject* result =
+      reinterpret_cast<FastCall>(reinterpret_cast<void*>(originals[I]))(self, args, positional, names);
+  if (!result) return nullptr;
+  const Py_ssize_t count = positional + (names ? PyTuple_GET_SIZE(names) : 0);
+  const auto holds_tensors = [](PyObject* o) { return THPVariable_Check(o) || PyTuple_Check(o) || PyList_Check(o); };
+  PyObject* const* found = std::find_if(args, args + count, holds_tensors);
+  report(kHooks[I], kHooks[I].of == Of::kTensor ? self : found != args + count ? *found : nullptr);
   return result;
 }
 template <size_t I>
 PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* keywords) {
   PyObject* result =
       reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(originals[I]))(self, args, keywords);
-  if (result) report(kHooks[I], self, args, keywords);
+  if (result) report(kHooks[I], tensor_of(kHooks[I], self, args, keywords));
   return result;
 }
 
@@ -173,6 +187,8 @@ bool install(PyObject* torch_c, PyTypeObject* base) {
   originals[I] = method->ml_meth;
   if (convention == (METH_VARARGS | METH_KEYWORDS)) {
     method->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(at_boundary<with_keywords<I>>));
+  } else if (convention == (METH_FASTCALL | METH_KEYWORDS)) {
+    method->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(at_boundary<fast<I>>));
   } else if (convention == METH_NOARGS || convention == METH_VARARGS || convention == METH_O) {
     method->ml_meth = at_boundary<plain<I>>;
   } else {

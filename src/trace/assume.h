@@ -16,4 +16,13 @@ inline constexpr char kDifferentiatedTwice[] = "the steps of a recurrent layer a
 bool own_operators();  // whether the trace of this thread may hold operators of ours (Session::own_operators)
 int64_t randomness();  // how many random operators the trace of this thread has recorded; 0 outside of one
 
+// How far the trace of this thread is: nodes and values.
+struct Position {
+  int64_t nodes = 0, values = 0;
+};
+Position position();
+// Whether operators recorded since then draw random numbers, print or check, or write memory from before: what is there
+// twice, or where the program does not come by, is another program.
+bool has_effects_since(Position since);
+
 }  // namespace flashover::trace

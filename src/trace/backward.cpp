@@ -21,6 +21,7 @@
 
 #include "base/check.h"
 #include "compat/autograd.h"
+#include "compat/dispatch.h"
 #include "graph/checkpoint.h"
 #include "ops/args.h"
 #include "ops/names.h"
@@ -485,7 +486,9 @@ void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& ou
     SingleThreaded single;
     // (Formulas take the general way for tensors of such classes as it is, and these would see the mode.)
     std::optional<WithoutValues> valueless;
-    if (!made_subclasses_.contains(kSomeClass)) valueless.emplace();
+    const bool classes = compat::kClassesFirst ? !wrappers_.empty() || !wrapped.empty() || !made_subclasses_.empty()
+                                               : made_subclasses_.contains(kSomeClass);
+    if (!classes) valueless.emplace();
     const aten::OpenQuestions open;
     in_backward_ = true;
     if (root_of.size() > 1) {

@@ -6,6 +6,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <vector>
 
 #include "base/check.h"
@@ -229,6 +230,33 @@ int64_t randomness() {
   if (recorder == nullptr) return 0;
   const auto& nodes = recorder->graph().nodes;
   return std::count_if(nodes.begin(), nodes.end(), [](const graph::Node& n) { return n.op->nondeterministic; });
+}
+
+Position position() {
+  auto* recorder = static_cast<Recorder*>(current());
+  if (recorder == nullptr) return {};
+  const graph::Graph& g = recorder->graph();
+  return {static_cast<int64_t>(g.nodes.size()), static_cast<int64_t>(g.values.size())};
+}
+
+bool has_effects_since(Position since) {
+  auto* recorder = static_cast<Recorder*>(current());
+  if (recorder == nullptr) return false;
+  const graph::Graph& g = recorder->graph();
+  std::unordered_set<int32_t> from_before;
+  for (size_t v = 0; v < std::min(g.values.size(), static_cast<size_t>(since.values)); ++v)
+    from_before.insert(g.values[v].storage);
+  for (const graph::Input& in : g.inputs) from_before.insert(g.values[in.value].storage);  // met since then, too
+  bool any = false;
+  for (size_t n = static_cast<size_t>(since.nodes); n < g.nodes.size() && !any; ++n) {
+    const graph::Node& node = g.nodes[n];
+    any = node.op->nondeterministic || node.op->effectful;
+    for (size_t i = 0; i < node.args.size() && i < 32; ++i)
+      if (node.op->mutates >> i & 1)
+        graph::for_each_ref(node.args[i],
+                            [&](ValueId v) { any = any || (v != kNoValue && from_before.contains(g.values[v].storage)); });
+  }
+  return any;
 }
 
 // bool(tensor) of a comparison that can only come out one way.

@@ -96,6 +96,8 @@ Recorder::Recorder(std::shared_ptr<Liveness> liveness)
       saved_tensor_hooks_(at::SavedTensorDefaultHooks::get_tls_state()),
       profiler_(at::get_record_function_tls_()) {
   if (active_recorder) throw Declined("a trace is already running on this thread");
+  // (Where modes come before what records, it would not find out.)
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) throw Declined("a TorchDispatchMode is active");
   liveness_->recorder = this;
   exchange() = {};
 }

@@ -9,8 +9,8 @@ import torch
 from comparing import whole
 
 import flashover
-from flashover import _C
 
+pytestmark = pytest.mark.filterwarnings("error:flashover. .* runs eager")  # (the results would be right all the same)
 Tensor = torch.Tensor
 
 
@@ -70,6 +70,38 @@ def test_while_loop_and_scan() -> None:
     torch.testing.assert_close(doubled, x() * 2)
 
 
+@pytest.mark.parametrize("write", ["an argument", "what is around it"])
+def test_only_the_branch_that_is_taken_writes(write: str) -> None:
+    around = torch.zeros(3, 4)
+
+    def yes(a: Tensor) -> Tensor:
+        kept = a + 1
+        kept.mul_(2)  # (its own: that alone is no reason to end the graph)
+        return kept
+
+    def no(a: Tensor) -> Tensor:
+        return a.sin_() if write == "an argument" else around.add_(1) * a
+
+    c = flashover.compile(lambda a: torch.cond(a.sum() > 0, yes, no, (a,)))
+    with torch.no_grad():
+        for step, sign in enumerate((1, -1, 1)):
+            given = x() * sign
+            got, written = c(given), step > 0
+            if sign > 0:
+                torch.testing.assert_close(got, (x() + 1) * 2)
+                torch.testing.assert_close(given, x())
+            elif write == "an argument":
+                torch.testing.assert_close(given, (-x()).sin())
+            assert torch.equal(around, torch.full((3, 4), float(written and write != "an argument")))
+
+
+def test_branches_may_write_what_they_made() -> None:
+    c = whole(lambda a: torch.cond(a.sum() > 0, lambda v: (v + 1).mul_(2), lambda v: v * 3, (a,)))
+    with torch.no_grad():
+        torch.testing.assert_close(c(x()), (x() + 1) * 2)
+        torch.testing.assert_close(c(-x()), -x() * 3)
+
+
 def test_while_loop_over_data() -> None:
     from torch._higher_order_ops.while_loop import while_loop
 
@@ -81,12 +113,6 @@ def test_while_loop_over_data() -> None:
         torch.testing.assert_close(c(x() * k), want)
 
 
-@pytest.mark.xfail(
-    _C.__torch_version__.startswith("2.15."),
-    reason="torch 2.15's asks a trace tensor where in its storage it begins, which ends the graph",
-    raises=flashover.exc.Unsupported,
-    strict=True,
-)
 def test_flex_attention() -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 

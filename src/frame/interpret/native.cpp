@@ -172,7 +172,7 @@ const NativeRow kFunctions[] = {
     {"torch._C", "_stash_obj_in_tls _remove_obj_from_tls", kShares, do_context_of_backward},
     {"torch._C", "_group_tensors_by_device_and_dtype", kTensors | kShares},
     {"flashover._C", "own_operators", 0},
-    {"flashover._C", "randomness", 0},
+    {"flashover._C", "trace_position has_effects_since", 0},
 };
 
 const NativeRow kMethods[] = {
