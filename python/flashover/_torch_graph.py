@@ -5,6 +5,7 @@ src/frame/interpret/torch_calls.h takes the calls down while a call is captured.
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -49,6 +50,14 @@ _OUT_OF_PLACE = {
         "xor",
     )
 }
+
+
+@functools.cache
+def _views_by_name() -> dict[str, Any]:
+    """Attributes of tensors that torch.compile's graphs have as operators (torch 2.15: x.T is aten.numpy_T)."""
+    from torch._dynamo.variables import tensor
+
+    return getattr(tensor, "_VIEW_ATTR_TO_ATEN_OP", {})
 
 
 # A symbol or "", the tensor that has this size in a dimension or the number that is it, the dimension.
@@ -244,6 +253,8 @@ class _Builder:
     ) -> None:
         if not ran and (function is getattr or isinstance(result, dict)) and self.is_known(result):
             return
+        if function is getattr and args[1] in _views_by_name():
+            function, args = _views_by_name()[args[1]], args[:1]
         if function in _OUT_OF_PLACE and not isinstance(args[0], torch.Tensor):
             function = _OUT_OF_PLACE[function]
         method = None

@@ -2,6 +2,7 @@
 #include <torch/headeronly/version.h>
 
 #include "cpu_kernels/operators.h"
+#include "eager/ask_eager.h"
 #include "entry/version.h"
 #include "python/bind.h"
 
@@ -10,6 +11,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("__version__") = flashover::version();
   m.attr("__torch_version__") = TORCH_VERSION;  // which it is built for
   flashover::cpu::register_operators();
+  flashover::aten::ask_eager();
   flashover::bind_errors(m);
   flashover::bind_compile(m);
   flashover::bind_cache(m);

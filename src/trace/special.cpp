@@ -339,6 +339,11 @@ bool masked_select(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
   return true;
 }
 
+// `self.data = source` as an operator (from torch 2.15 on), which graphs of torch.compile's have.
+bool assign_data(Recorder&, OpFacts&, Stack&, size_t) {
+  throw Declined("an operator gives a tensor the memory of another one");
+}
+
 }  // namespace
 
 Special special_of(std::string_view name) {
@@ -368,6 +373,7 @@ Special special_of(std::string_view name) {
       {op::masked_select, masked_select},
       {op::_has_same_storage_numel, same_storage_numel},
   };
+  if (name.starts_with("aten.shallow_copy_data_.")) return assign_data;
   auto it = table.find(name);
   return it == table.end() ? nullptr : it->second;
 }

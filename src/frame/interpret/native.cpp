@@ -309,11 +309,13 @@ const char* const kForbiddenTensorMethods[] = {
     "new_",           "storage_offset",  "is_set_to",
     "_is_view",       "is_pinned",       "rename",
     "refine_names",   "align_to",        "align_as",
+    "const_data_ptr",
 };
 // torch functions that are not operators on tensors.
 const char* const kForbiddenTensorFunctions[] = {"from_file",
                                                  "from_numpy",
                                                  "frombuffer",
+                                                 "_from_blob",
                                                  "_sync",
                                                  "_from_functional_tensor",
                                                  "_to_functional_tensor",

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graph/decompose/rules.h"
+#include "graph/eager_rules.h"
 #include "ops/names.h"
 
 namespace flashover::graph::rules {
@@ -450,16 +451,18 @@ bool clamp(Builder& b, const Node& n, Outs& outs) {
   const size_t min_at = 1, max_at = has_min ? 2 : 1;
   bool lower = has_min && !is_none(arg(n, min_at)), upper = has_max && !is_none(arg(n, max_at));
   if ((lower && !operands_fit(b, n, {min_at}, d)) || (upper && !operands_fit(b, n, {max_at}, d))) return false;
-  // A number for the one bound of aten.clamp that is NaN bounds nothing. (Of clamp_min and clamp_max, and where both
-  // bounds are given, it makes NaN of all.)
+  // A number for the one bound of aten.clamp that is NaN bounds nothing. (Of clamp_min and clamp_max, where both bounds
+  // are given, and by other rules of eager's, it makes NaN of all.)
+  const bool may_bound_nothing = has_min && has_max && lower != upper && !eager_rules.lone_nan_bounds;
   const auto nothing = [&](size_t at) {
     const auto v = number(arg(n, at));
     return v && std::isnan(*v);
   };
-  if (has_min && has_max && lower != upper && nothing(lower ? min_at : max_at)) lower = upper = false;
+  if (may_bound_nothing && nothing(lower ? min_at : max_at)) lower = upper = false;
   ValueId x = operand(b, n, 0, m);
   const size_t only = lower ? min_at : max_at;
-  const bool late = n.op->name == op::clamp && lower != upper && has(n, only) && is_floating(type(b, n, only).dtype);
+  const bool late =
+      may_bound_nothing && n.op->name == op::clamp && has(n, only) && is_floating(type(b, n, only).dtype);
   if (late) {
     const ValueId bound = operand_via(b, n, only, d, m);
     const ValueId y = lower ? b.maximum(x, bound) : b.minimum(x, bound);
