@@ -372,7 +372,7 @@ std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, 
                          unbacked = marked(tensor, "_dynamo_unbacked_indices"),
                          weak = marked(tensor, "_dynamo_weak_dynamic_indices"),
                          // (What torch marks itself, since 2.15: the ragged dimension of a jagged tensor.)
-                         propagated = marked(tensor, "_dynamo_propagated_dynamic_indices"),
+      propagated = marked(tensor, "_dynamo_propagated_dynamic_indices"),
                          fixed = marked(tensor, "_dynamo_static_indices");
   std::set<size_t> open;
   if (!varying.marked_only) {

@@ -141,8 +141,7 @@ PyObject* plain(PyObject* self, PyObject* args) {
 using FastCall = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 template <size_t I>
 PyObject* fast(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* names) {
-  PyObject* result =
-      reinterpret_cast<FastCall>(reinterpret_cast<void*>(originals[I]))(self, args, positional, names);
+  PyObject* result = reinterpret_cast<FastCall>(reinterpret_cast<void*>(originals[I]))(self, args, positional, names);
   if (!result) return nullptr;
   const Py_ssize_t count = positional + (names ? PyTuple_GET_SIZE(names) : 0);
   const auto holds_tensors = [](PyObject* o) { return THPVariable_Check(o) || PyTuple_Check(o) || PyList_Check(o); };

@@ -253,8 +253,9 @@ bool has_effects_since(Position since) {
     any = node.op->nondeterministic || node.op->effectful;
     for (size_t i = 0; i < node.args.size() && i < 32; ++i)
       if (node.op->mutates >> i & 1)
-        graph::for_each_ref(node.args[i],
-                            [&](ValueId v) { any = any || (v != kNoValue && from_before.contains(g.values[v].storage)); });
+        graph::for_each_ref(node.args[i], [&](ValueId v) {
+          any = any || (v != kNoValue && from_before.contains(g.values[v].storage));
+        });
   }
   return any;
 }

@@ -254,6 +254,13 @@ def test_dispatch_mode_declines() -> None:
         run(lambda: [x + 1], x=x)
 
 
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "shallow_copy_data_"), reason="torch 2.15 has it")
+def test_data_assigned_by_an_operator_declines() -> None:
+    x, y = torch.rand(3), torch.rand(3)
+    with pytest.raises(_C.Declined, match="the memory of another one"):
+        run(lambda: [torch.ops.aten.shallow_copy_data_(x, y) + 1], x=x, y=y)
+
+
 def test_function_mode_sees_each_call_once() -> None:
     from torch.overrides import TorchFunctionMode
 

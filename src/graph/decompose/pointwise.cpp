@@ -461,8 +461,7 @@ bool clamp(Builder& b, const Node& n, Outs& outs) {
   if (may_bound_nothing && nothing(lower ? min_at : max_at)) lower = upper = false;
   ValueId x = operand(b, n, 0, m);
   const size_t only = lower ? min_at : max_at;
-  const bool late =
-      may_bound_nothing && n.op->name == op::clamp && has(n, only) && is_floating(type(b, n, only).dtype);
+  const bool late = may_bound_nothing && n.op->name == op::clamp && has(n, only) && is_floating(type(b, n, only).dtype);
   if (late) {
     const ValueId bound = operand_via(b, n, only, d, m);
     const ValueId y = lower ? b.maximum(x, bound) : b.minimum(x, bound);
