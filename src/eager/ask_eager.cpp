@@ -5,8 +5,8 @@
 #include <ATen/ops/full.h>
 
 #include <cmath>
+#include <future>
 #include <limits>
-#include <thread>
 
 #include "graph/eager_rules.h"
 
@@ -14,10 +14,11 @@ namespace flashover::aten {
 
 // In a thread of its own: no mode, no autocast, no trace of the caller's is there.
 void ask_eager() {
-  std::thread([] {
+  const auto ask = [] {
     const at::Tensor bounded = at::clamp(at::full({1}, 1.0f), std::nullopt, std::numeric_limits<double>::quiet_NaN());
     graph::eager_rules.lone_nan_bounds = std::isnan(*bounded.const_data_ptr<float>());
-  }).join();
+  };
+  std::async(std::launch::async, ask).get();
 }
 
 }  // namespace flashover::aten

@@ -11,7 +11,10 @@ PYBIND11_MODULE(_C, m) {
   m.attr("__version__") = flashover::version();
   m.attr("__torch_version__") = TORCH_VERSION;  // which it is built for
   flashover::cpu::register_operators();
-  flashover::aten::ask_eager();
+  {
+    const pybind11::gil_scoped_release others_may_run;  // a kernel of torch's may have been replaced by one in Python
+    flashover::aten::ask_eager();
+  }
   flashover::bind_errors(m);
   flashover::bind_compile(m);
   flashover::bind_cache(m);
