@@ -826,7 +826,4 @@ WAYS = {
     "chunk_three": 2,
 }
 # What is still compiled for each size (docs/limits.md).
-ONCE_A_SIZE = {
-    "smooth_by_size",
-    "windows",
-}
+ONCE_A_SIZE = {"smooth_by_size"}
