@@ -123,7 +123,8 @@ bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) 
     if (bias != kNoValue) y = b.add(y, across(bias));
   } else {
     const ValueId moved = b.mul(mean, scale);
-    y = b.add(b.mul(wide, across(scale)), across(bias == kNoValue ? b.neg(moved) : b.sub(bias, moved)));
+    const ValueId offset = across(bias == kNoValue ? b.neg(moved) : b.sub(bias, moved));
+    y = b.add(b.mul(wide, across(scale)), offset);
   }
   outs = {b.convert(y, d)};
   for (ValueId v : {mean, rstd}) {

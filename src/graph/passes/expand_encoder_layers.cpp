@@ -105,8 +105,8 @@ ValueId bias_of_mask(Builder& b, const EncoderAttention& a, DType dtype) {
       b.dtype(a.mask) == DType::kBool ? a.mask : b.ne(a.mask, b.expand(b.scalar_like(a.mask, 0.0), b.sizes(a.mask)));
   if (a.mask_kind == 1) left_out = b.unsqueeze(b.unsqueeze(left_out, 1), 1);
   const Device device = b.type(a.mask).device;
-  return b.where(left_out, b.full({}, -std::numeric_limits<double>::infinity(), dtype, device),
-                 b.full({}, 0.0, dtype, device));
+  const ValueId zero = b.full({}, 0.0, dtype, device);
+  return b.where(left_out, b.full({}, -std::numeric_limits<double>::infinity(), dtype, device), zero);
 }
 
 struct Attended {

@@ -200,8 +200,10 @@ bool fuse(Rewriter& r, const Node& n, Values& results, const void* user) {
   const size_t rank = s.batch.size() + 2;
   const ValueId k =
       r.b.transpose(with_batch(r, kt, s.batch), static_cast<int64_t>(rank) - 1, static_cast<int64_t>(rank) - 2);
-  const ValueId result = emit(r, densely(r, q), densely(r, k), densely(r, with_batch(r, value, s.batch)), biases,
-                              s.scale, /*causal=*/false, /*zero_if_none=*/false);
+  const ValueId dense_value = densely(r, with_batch(r, value, s.batch));  // (in this order on all machines)
+  const ValueId dense_key = densely(r, k);
+  const ValueId result =
+      emit(r, densely(r, q), dense_key, dense_value, biases, s.scale, /*causal=*/false, /*zero_if_none=*/false);
   results = {r.b.reshape(result, out.sizes)};
   return true;
 }
