@@ -183,13 +183,18 @@ c10::SymInt count(c10::SymIntArrayRef sizes) {
   return out;
 }
 
+// Of a tensor whose layout our own forms ask about. Null: ATen's do.
+Recorder* recorder_of_layout(const at::Tensor& self) {
+  auto* recorder = static_cast<Recorder*>(current());
+  const bool taken = recorder && !recorder->declined() && is_symbolic(self) && !self.is_conj() && !self.is_neg();
+  return taken ? recorder : nullptr;
+}
+
 // ATen looks at each size for 1, where strides are free. Whether a view is possible is asked for larger sizes, and for
 // those of 1 behind the trace (Recorder::note_copy).
 at::Tensor reshape(const at::Tensor& self, c10::SymIntArrayRef shape) {
-  auto* recorder = static_cast<Recorder*>(current());
-  const auto sizes = recorder && !recorder->declined() && is_symbolic(self) && !self.is_conj() && !self.is_neg()
-                         ? recorder->reshaped(self, shape)
-                         : std::nullopt;
+  Recorder* const recorder = recorder_of_layout(self);
+  const auto sizes = recorder ? recorder->reshaped(self, shape) : std::nullopt;
   if (!sizes) {
     c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
     return self.reshape_symint(shape);
@@ -221,10 +226,8 @@ at::Tensor flatten(const at::Tensor& self, int64_t start, int64_t end) {
 // ATen asks whether the tensor is contiguous for sizes of 1, too (Recorder::note_contiguous).
 at::Tensor contiguous(const at::Tensor& self, at::MemoryFormat format) {
   ContiguousCall::arrived();
-  auto* recorder = static_cast<Recorder*>(current());
-  const bool taken = recorder && !recorder->declined() && is_symbolic(self) && format == at::MemoryFormat::Contiguous &&
-                     !self.is_conj() && !self.is_neg();
-  if (!taken) {
+  Recorder* const recorder = recorder_of_layout(self);
+  if (!recorder || format != at::MemoryFormat::Contiguous) {
     c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
     return at::_ops::contiguous::call(self, format);
   }
