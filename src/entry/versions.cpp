@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "graph/written.h"
 #include "run/writes.h"
 
 namespace flashover::entry {
@@ -65,13 +66,11 @@ class Counting final : public Runner {
 std::vector<int32_t> written_inputs(const graph::Graph& traced) {
   std::vector<bool> written;
   for (const graph::Node& n : traced.nodes)
-    for (size_t a = 0; a < n.args.size() && a < 32; ++a)
-      if (n.op->mutates >> a & 1)
-        graph::for_each_ref(n.args[a], [&](ValueId v) {
-          const auto storage = static_cast<size_t>(traced.values[v].storage);
-          if (written.size() <= storage) written.resize(storage + 1);
-          written[storage] = true;
-        });
+    graph::for_each_written(n, [&](ValueId v) {
+      const auto storage = static_cast<size_t>(traced.values[v].storage);
+      if (written.size() <= storage) written.resize(storage + 1);
+      written[storage] = true;
+    });
   std::vector<int32_t> out;
   for (size_t i = 0; i < traced.inputs.size(); ++i) {
     if (traced.inputs[i].kind == graph::InputKind::kTangent) continue;

@@ -16,6 +16,7 @@
 #include "frame/torch_state.h"
 #include "frame/tracers.h"
 #include "graph/analysis/devices.h"
+#include "graph/written.h"
 #include "sym/found.h"
 #include "trace/assume.h"
 #include "trace/exchange.h"
@@ -771,9 +772,7 @@ bool narrowed_inputs_fit(const Capture& c) {
     for (const graph::Node& n : c.graph.nodes) {
       if (n.op->name.find("as_strided") != std::string::npos) return false;
       bool writes = false;
-      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-        if (n.op->mutates >> i & 1)
-          graph::for_each_ref(n.args[i], [&](ValueId v) { writes = writes || storage(v) == memory; });
+      graph::for_each_written(n, [&](ValueId v) { writes = writes || storage(v) == memory; });
       if (writes) return false;
     }
     for (const graph::Output& o : c.graph.outputs)

@@ -23,6 +23,7 @@
 #include "compat/autograd.h"
 #include "compat/dispatch.h"
 #include "graph/checkpoint.h"
+#include "graph/written.h"
 #include "ops/args.h"
 #include "ops/names.h"
 #include "torch/size_node.h"
@@ -278,13 +279,11 @@ void check_checkpoints(const graph::Graph& g) {
         if (int32_t& made = maker(g.values[v].storage); made == -2) made = here;
     if (here < 0) continue;
     if (n.op->effectful && !n.op->check) throw Declined("a checkpoint has an effect: it would have it twice");
-    for (size_t a = 0; a < n.args.size() && a < 32; ++a)
-      if (n.op->mutates >> a & 1)
-        graph::for_each_ref(n.args[a], [&](ValueId v) {
-          const int32_t s = g.values[v].storage;
-          if (s < 0 || maker(s) != here)
-            throw Declined("a checkpoint writes a tensor from before it: it would do so twice");
-        });
+    graph::for_each_written(n, [&](ValueId v) {
+      const int32_t s = g.values[v].storage;
+      if (s < 0 || maker(s) != here)
+        throw Declined("a checkpoint writes a tensor from before it: it would do so twice");
+    });
   }
 }
 
@@ -647,11 +646,9 @@ void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
       throw Declined("training: the backward runs " + n.op->name + ", which has an effect and depends on no gradient");
     for (ValueId v : n.outs)
       if (storage_of(v) >= 0) merge(reach[storage_of(v)], all);
-    for (size_t a = 0; a < n.args.size() && a < 32; ++a)
-      if (n.op->mutates >> a & 1)
-        graph::for_each_ref(n.args[a], [&](ValueId v) {
-          if (storage_of(v) >= 0) merge(reach[storage_of(v)], all);
-        });
+    graph::for_each_written(n, [&](ValueId v) {
+      if (storage_of(v) >= 0) merge(reach[storage_of(v)], all);
+    });
   }
   for (const at::Tensor& g : gradients_) {
     const std::vector<bool>& r = reach[trace_impl(g)->storage_id];

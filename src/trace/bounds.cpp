@@ -6,6 +6,7 @@
 #include <limits>
 #include <string_view>
 
+#include "graph/written.h"
 #include "ops/args.h"
 #include "ops/names.h"
 
@@ -24,10 +25,7 @@ constexpr double kLargestInteger = 1 << 30;
 
 bool writes(const graph::Graph& g, const graph::Node& n, int32_t storage) {
   bool found = false;
-  for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-    if (n.op->mutates >> i & 1)
-      graph::for_each_ref(n.args[i],
-                          [&](ValueId v) { found = found || (v != kNoValue && g.values[v].storage == storage); });
+  graph::for_each_written(n, [&](ValueId v) { found = found || g.values[v].storage == storage; });
   return found;
 }
 

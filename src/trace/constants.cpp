@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "eager/eval.h"
+#include "graph/written.h"
 #include "ops/names.h"
 #include "trace/assume.h"
 #include "trace/bounds.h"
@@ -51,8 +52,7 @@ std::vector<bool> tainted_storages(const graph::Graph& g, size_t storages, bool 
         if (storage_of(v) >= 0 && !tainted[storage_of(v)]) changed = tainted[storage_of(v)] = true;
       };
       for (ValueId v : n.outs) mark(v);
-      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-        if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], mark);
+      graph::for_each_written(n, mark);
     }
   }
   return tainted;
@@ -70,8 +70,7 @@ std::vector<bool> needed_storages(const graph::Graph& g, size_t storages, int32_
     for (size_t at = g.nodes.size(); at-- > 0;) {
       const graph::Node& n = g.nodes[at];
       bool makes = std::any_of(n.outs.begin(), n.outs.end(), is_needed);
-      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-        if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], [&](ValueId v) { makes = makes || is_needed(v); });
+      graph::for_each_written(n, [&](ValueId v) { makes = makes || is_needed(v); });
       if (!makes) continue;
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId v) {
@@ -154,8 +153,7 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t, std::vec
       is_read = is_read || (s >= 0 && needed[s]);
     };
     for (ValueId v : n.outs) check_needed(v);
-    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], check_needed);
+    graph::for_each_written(n, check_needed);
     if (!is_read) continue;
     const auto check = [&](ValueId v) {
       const int32_t s = graph_.values[v].storage;
@@ -251,11 +249,7 @@ bool has_effects_since(Position since) {
   for (size_t n = static_cast<size_t>(since.nodes); n < g.nodes.size() && !any; ++n) {
     const graph::Node& node = g.nodes[n];
     any = node.op->nondeterministic || node.op->effectful;
-    for (size_t i = 0; i < node.args.size() && i < 32; ++i)
-      if (node.op->mutates >> i & 1)
-        graph::for_each_ref(node.args[i], [&](ValueId v) {
-          any = any || (v != kNoValue && from_before.contains(g.values[v].storage));
-        });
+    graph::for_each_written(node, [&](ValueId v) { any = any || from_before.contains(g.values[v].storage); });
   }
   return any;
 }

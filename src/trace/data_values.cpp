@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "eager/eval.h"
+#include "graph/written.h"
 #include "torch/convert.h"
 #include "trace/recorder.h"
 
@@ -36,9 +37,7 @@ bool DataValues::writes_an_input(const graph::Node& node) const {
     });
   };
   bool writes = false;
-  for (size_t i = 0; i < node.args.size() && i < 32; ++i)
-    if (node.op->mutates >> i & 1)
-      graph::for_each_ref(node.args[i], [&](ValueId v) { writes = writes || is_input(v); });
+  graph::for_each_written(node, [&](ValueId v) { writes = writes || is_input(v); });
   return writes;
 }
 

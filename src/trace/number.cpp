@@ -8,6 +8,7 @@
 
 #include "base/boundary.h"
 #include "base/check.h"
+#include "graph/written.h"
 #include "ops/names.h"
 #include "torch/size_node.h"
 #include "trace/recorder.h"
@@ -462,9 +463,7 @@ std::optional<HostValue> Recorder::host_value(PyObject* tensor) const {
   const int32_t storage = graph_.values[at].storage;
   size_t writes = 0;
   for (const graph::Node& n : graph_.nodes)
-    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1)
-        graph::for_each_ref(n.args[i], [&](ValueId v) { writes += graph_.values[v].storage == storage; });
+    graph::for_each_written(n, [&](ValueId v) { writes += graph_.values[v].storage == storage; });
   if (writes != in_place && !(in_place == 0 && writes == 0)) return std::nullopt;
   for (const InputRecord& in : inputs_)
     if (in.number == out.input) {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "compat/names.h"
+#include "graph/written.h"
 #include "ops/geometry.h"
 #include "ops/names.h"
 #include "torch/autocast.h"
@@ -325,12 +326,10 @@ void Recorder::check_inputs_unchanged() const {
     if (spans[i].begin < spans[i - 1].end) overlapping.insert(overlapping.end(), {spans[i - 1].id, spans[i].id});
   if (overlapping.empty()) return;
   for (const graph::Node& n : graph_.nodes)
-    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1)
-        graph::for_each_ref(n.args[i], [&](ValueId v) {
-          if (std::find(overlapping.begin(), overlapping.end(), graph_.values[v].storage) != overlapping.end())
-            throw Declined("inputs overlap in memory without sharing a storage, and one is written");
-        });
+    graph::for_each_written(n, [&](ValueId v) {
+      if (std::find(overlapping.begin(), overlapping.end(), graph_.values[v].storage) != overlapping.end())
+        throw Declined("inputs overlap in memory without sharing a storage, and one is written");
+    });
 }
 
 // The trace tensors' counters moved as those of the real tensors would have.
@@ -414,9 +413,7 @@ void Recorder::keep_constants_constant() {
   static const ops::OpRow* clone = ops::find(op::clone);
   std::vector<bool> written(storages_.size(), false);
   for (const graph::Node& n : graph_.nodes)
-    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1)
-        graph::for_each_ref(n.args[i], [&](ValueId v) { written[graph_.values[v].storage] = true; });
+    graph::for_each_written(n, [&](ValueId v) { written[graph_.values[v].storage] = true; });
   // What leaves the call must not be the constant itself either.
   for (const graph::Output& o : graph_.outputs) written[graph_.values[o.value].storage] = true;
   for (int32_t number : constant_inputs_) {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "graph/written.h"
 #include "ops/names.h"
 #include "sym/quotient.h"
 #include "torch/convert.h"
@@ -510,10 +511,7 @@ bool Recorder::is_noticed(const Copy& copy) const {
   if (outlives(a) && outlives(b)) return true;
   bool written = false;
   for (const graph::Node& n : graph_.nodes)
-    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1)
-        graph::for_each_ref(n.args[i],
-                            [&](ValueId v) { written = written || a.contains(memory(v)) || b.contains(memory(v)); });
+    graph::for_each_written(n, [&](ValueId v) { written = written || a.contains(memory(v)) || b.contains(memory(v)); });
   return written;
 }
 

@@ -8,6 +8,7 @@
 #include "graph/analysis/view_steps.h"
 #include "graph/decompose/rules.h"
 #include "graph/rewrite/rewriter.h"
+#include "graph/written.h"
 #include "ops/args.h"
 #include "ops/last_element.h"
 #include "ops/names.h"
@@ -237,8 +238,7 @@ class Functionalizer {
 
   std::vector<ValueId> written_by(const Node& n) const {
     std::vector<ValueId> out;
-    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1) for_each_ref(n.args[i], [&](ValueId v) { out.push_back(v); });
+    for_each_written(n, [&](ValueId v) { out.push_back(v); });
     return out;
   }
 
