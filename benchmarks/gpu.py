@@ -507,10 +507,10 @@ def markdown(rows: list[dict[str, Any]], left_out: list[str], options: argparse.
 
 
 def main() -> int:
-    from gpu_models import INFERENCE, MODELS, TRAINING
+    from gpu_models import INFERENCE, MODELS, OTHERS, TRAINING
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="", help="comma list of " + ",".join(MODELS) + ",tiny")
+    parser.add_argument("--models", default="", help="comma list of " + ",".join(MODELS) + ",tiny,timm/NAME; others: " + ",".join(OTHERS))
     parser.add_argument("--tasks", default="inference,training")
     parser.add_argument("--training", action="store_const", dest="tasks", const="training", help="only that")
     parser.add_argument("--inference", action="store_const", dest="tasks", const="inference", help="only that")
@@ -539,6 +539,8 @@ def main() -> int:
         rows = [r for r in json.loads(options.json.read_text())["rows"] if "seconds" in r]
     had = {("training" if r["training"] else "inference", r["model"]) for r in rows}
     chosen = options.models.split(",") if options.models else None
+    if chosen and "others" in chosen:
+        chosen = [*(n for n in chosen if n != "others"), *OTHERS]
     jobs = []
     for task, names in (("inference", ["tiny", *INFERENCE]), ("training", TRAINING)):
         if task in options.tasks.split(","):

@@ -30,6 +30,18 @@ def image_model(name: str, batch: int, train_batch: int = 0, **small_sizes: Any)
     return build
 
 
+def timm_model(name: str) -> Builder:
+    """Of any name: in the size that it wants, 32 images."""
+
+    def build(training: bool, small: bool) -> Made:
+        import timm
+
+        model = timm.create_model(name, pretrained=False, num_classes=1000)
+        return model, {"x": torch.randn(2 if small else 32, *model.default_cfg["input_size"])}
+
+    return build
+
+
 TINY = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 128,
     "vocab_size": 512, "n_embd": 64, "n_layer": 2, "n_head": 2, "dim": 64, "n_layers": 2, "n_heads": 2, "hidden_dim": 128,
@@ -180,6 +192,27 @@ MODELS: dict[str, Builder] = {
 }  # fmt: skip
 # The list of the issue first, so that a limit cuts the rest.
 INFERENCE = list(MODELS)
+# `--models others`: architectures that nobody tuned anything for; any other of timm by its name after timm/.
+OTHER_IMAGES = (
+    "beit_base_patch16_224", "coatnet_0_rw_224", "vgg16", "resnet18", "poolformer_s12", "levit_256", "res2net50_26w_4s",
+    "maxvit_tiny_rw_224", "mobilevit_s", "edgenext_small", "xcit_small_12_p16_224", "pvt_v2_b1", "twins_svt_small",
+    "resnext50_32x4d", "seresnet50", "inception_v3", "ghostnet_100", "hrnet_w18", "volo_d1_224", "focalnet_tiny_srf",
+    "resmlp_12_224", "eva02_tiny_patch14_224", "repvgg_a2", "convmixer_768_32",
+)  # fmt: skip
+MODELS |= {
+    "roberta": text_model("RobertaConfig", "RobertaForMaskedLM", 16, 512, max_position_embeddings=514),
+    "gpt_neox": text_model("GPTNeoXConfig", "GPTNeoXForCausalLM", 8, 512, hidden_size=1024, num_hidden_layers=12, num_attention_heads=16, intermediate_size=4096),
+    "electra": text_model("ElectraConfig", "ElectraForMaskedLM", 16, 512),
+    "deberta_v2": text_model("DebertaV2Config", "DebertaV2ForMaskedLM", 8, 256, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=256, share_att_key=True),
+    "bloom": text_model("BloomConfig", "BloomForCausalLM", 8, 512, hidden_size=1024, n_layer=12, n_head=16),
+    "phi": text_model("PhiConfig", "PhiForCausalLM", 8, 512, hidden_size=1024, num_hidden_layers=12, num_attention_heads=16, intermediate_size=4096),
+    "gemma2": text_model("Gemma2Config", "Gemma2ForCausalLM", 4, 512, **{**LLAMA, "num_key_value_heads": 4, "head_dim": 64}),
+    "mixtral": text_model("MixtralConfig", "MixtralForCausalLM", 4, 512, **{**LLAMA, "num_hidden_layers": 6, "num_key_value_heads": 4}),
+    "mobilebert": text_model("MobileBertConfig", "MobileBertForMaskedLM", 16, 256),
+    "mamba": text_model("MambaConfig", "MambaForCausalLM", 4, 256, hidden_size=512, num_hidden_layers=8),
+    "pegasus": text_model("PegasusConfig", "PegasusForConditionalGeneration", 8, 256, encoder_layers=6, decoder_layers=6, d_model=768, encoder_ffn_dim=3072, decoder_ffn_dim=3072, encoder_attention_heads=12, decoder_attention_heads=12),
+}  # fmt: skip
+OTHERS = [*(f"timm/{name}" for name in OTHER_IMAGES), *list(MODELS)[len(INFERENCE) :]]
 TRAINING = ["resnet50", "bert", "gpt2", "vit_base", "convnext_tiny", "llama", "t5", "albert", "unet", "dlrm", "blocks50",
             "efficientnet_b0", "distilbert", "qwen2", "mixer"]  # fmt: skip
 
@@ -192,7 +225,8 @@ def loss_of(out: Any) -> torch.Tensor:
 
 def make(name: str, training: bool, small: bool) -> tuple[nn.Module, Inputs]:
     torch.manual_seed(0)
-    model, inputs = MODELS[name](training, small)
+    build = timm_model(name.removeprefix("timm/")) if name.startswith("timm/") else MODELS[name]
+    model, inputs = build(training, small)
     return model.train(training), inputs
 
 

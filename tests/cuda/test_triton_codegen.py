@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -246,6 +247,40 @@ def test_indices_of_large_tensors_are_wide() -> None:
     text = _C.triton_emit(WIDE)["text"]
     (row,) = (line for line in text.splitlines() if " = start + " in line)
     assert row.endswith(".to(tl.int64)") and "tl.program_id(0).to(tl.int64)" in text
+
+
+MATRIX_AND_VECTOR = """kernel {{
+  p0 = {dtype}[{size}] read
+  p1 = f32[{length}] read
+  p2 = f32[{rows}] write
+  outer i0.{rows}
+  acc a0 = sum f32
+  vector inner
+  cost 1001
+  stage j0.{length} {{
+    v0 = load {dtype} p0[{length}*i0.{rows} + j0.{length}]
+    v1 = convert f32 v0
+    v2 = load f32 p1[j0.{length}]
+    v3 = mul f32 v1 v2
+    v4 = reduce a0 v3
+  }}
+  stage {{
+    v0 = acc f32 a0
+    v1 = store p2[i0.{rows}] v0
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("rows", [2, 100, 5000, 100_000])
+def test_ranges_are_powers_of_two(rows: int) -> None:
+    """Triton takes no others, whatever the length of a matrix' rows."""
+    for length in (2, 3, 24, 100, 196, 300, 784, 1000, 1536, 3000, 5000):
+        for dtype in ("bf16", "u8"):
+            kernel = MATRIX_AND_VECTOR.format(dtype=dtype, size=rows * length, rows=rows, length=length)
+            text = _C.triton_emit(kernel)["text"]
+            ranges = [int(n) for n in re.findall(r"tl\.arange\(0, (\d+)\)", text)]
+            assert ranges and all(n & (n - 1) == 0 for n in ranges), (length, dtype, ranges)
 
 
 def test_torch_is_not_loaded_by_workers() -> None:

@@ -98,6 +98,27 @@ def test_attention(precision: str) -> None:
     check(Attention().cuda(), [torch.randn(2, 32, 64, device="cuda")], {}, precision)
 
 
+class LearnedBias(torch.nn.Module):
+    """As BEiT, Swin and CoAtNet have it: a table of biases by relative position, read into [heads, rows, columns]."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.qkv, self.table = torch.nn.Linear(64, 192), torch.nn.Parameter(torch.randn(31, 4))
+        self.register_buffer("index", torch.randint(0, 31, (n, n)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, _ = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, 4, 16).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = self.table[self.index.view(-1)].view(n, n, 4).permute(2, 0, 1).contiguous().unsqueeze(0)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).reshape(b, n, 64)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("n", "batch"), [(16, 2), (17, 2), (17, 1)])
+def test_learned_bias(n: int, batch: int, precision: str) -> None:
+    check(LearnedBias(n).cuda(), [torch.randn(batch, n, 64, device="cuda")], {}, precision)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["resnet18", "bert", "gpt2", "llama", "vit_base_patch16_224"])
 def test_model(name: str, precision: str) -> None:

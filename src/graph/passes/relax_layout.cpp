@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/check.h"
@@ -101,6 +102,8 @@ class Relaxer {
   }
 
   void visit_prim(Node& n) {
+    if (n.op->kind == ops::OpKind::kView && n.outs.size() == 1 && n.outs[0] != kNoValue)
+      views_.emplace(n.outs[0], View{n.op->prim, n.args});
     replace_refs(n, [&](ValueId v) { return behind_copies(v); });
     std::vector<TensorType> types;
     FLASHOVER_CHECK(ops::infer(n.op->infer, infer_context(out_, n.args), types)) << n.op->name;
@@ -154,18 +157,29 @@ class Relaxer {
       TensorType expected = types_[v];
       const ValueId x = behind_copies(v);
       if (images && expected.rank() == 4) expected.strides = channels_last_strides(expected.sizes);
-      if (expected.opaque || same_strides(out_.type(x), expected) || !is_writable_layout(expected)) {
-        if (n.op->kind != ops::OpKind::kView) read_by_externs_.insert(x);
-        return x;
-      }
-      if (std::find(flexible.begin(), flexible.end(), v) != flexible.end() && suits_blas(out_.type(x))) return x;
-      auto [it, fresh] = copies_.try_emplace({x, key_of(expected)}, kNoValue);
-      if (fresh) {
-        Builder b(out_, n.location);
-        it->second = b.emit(Prim::copy, {Ref{x}}, plain(expected));
-      }
-      return it->second;
+      const bool suits = std::find(flexible.begin(), flexible.end(), v) != flexible.end() && suits_blas(out_.type(x));
+      const ValueId laid = suits ? x : laid_out(v, x, expected, n.location);
+      if (laid == x && n.op->kind != ops::OpKind::kView) read_by_externs_.insert(x);
+      return laid;
     });
+  }
+
+  // The value with these strides. Copies cannot have those of an expanded dim: there the view is made again, of an
+  // operand with eager's strides.
+  ValueId laid_out(ValueId v, ValueId x, const TensorType& expected, int32_t location) {
+    if (expected.opaque || same_strides(out_.type(x), expected)) return x;
+    if (is_writable_layout(expected)) {
+      auto [it, fresh] = copies_.try_emplace({x, key_of(expected)}, kNoValue);
+      if (fresh) it->second = Builder(out_, location).emit(Prim::copy, {Ref{x}}, plain(expected));
+      return it->second;
+    }
+    const auto view = views_.find(v);
+    if (view == views_.end()) return x;
+    std::vector<Arg> args = view->second.args;
+    const ValueId operand = ops::as_value(args[0]);
+    args[0] = Ref{laid_out(operand, behind_copies(operand), types_[operand], location)};
+    const ValueId made = Builder(out_, location).emit(view->second.prim, std::move(args));
+    return same_strides(out_.type(made), expected) ? made : x;
   }
   // True: the operator takes and gives images channels last.
   bool follow(const Node& n) {
@@ -205,7 +219,12 @@ class Relaxer {
   std::vector<ValueId> source_;    // of a copy: what it copies
   std::unordered_set<ValueId> constants_;
   std::unordered_set<ValueId> read_by_externs_;  // as they lie
-  std::map<std::pair<ValueId, std::string>, ValueId> copies_;
+  std::map<std::pair<ValueId, std::string>, ValueId> copies_;  // by what they copy and its strides
+  struct View {
+    Prim prim;
+    std::vector<Arg> args;  // before copies were left out
+  };
+  std::unordered_map<ValueId, View> views_;  // by what they make
 };
 
 }  // namespace

@@ -184,7 +184,7 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   const int64_t several = crossed ? std::min<int64_t>(8, 8192 / whole) : 1;
   // 8 KB a program: below, it ends before its first bytes have come (docs/benchmarks/decode.md).
   const int64_t bytes = bytes_beside_a_shared_row(k),
-                together = bytes > 0 ? std::clamp<int64_t>(8192 / bytes, 1, 8) : 1;
+                together = bytes > 0 ? power_of_2(std::clamp<int64_t>(8192 / bytes, 1, 8) + 1) / 2 : 1;
   t.x = std::min(power_of_2(n), std::max<int64_t>({1, 1024 / whole, several, together}));
   while (t.x > 1 && n / t.x < int64_t{2} * gpu.processors) t.x /= 2;
   t.warps = whole >= 32768 ? 32 : whole >= 16384 ? 16 : warps_for(t.x * whole, crossed || together > 1 ? 32 : 16, 8);
