@@ -247,6 +247,25 @@ def test_masks_made_of_indices_in_training(program: Callable[..., Any], is_causa
         assert "= aten.where" not in text
 
 
+def test_a_learned_bias_is_expanded_as_it_is_padded() -> None:
+    """Attention takes rows of biases at aligned addresses: ATen pads them and expands a window of that."""
+
+    def biased(q: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        bias = table[index.view(-1)].view(17, 17, 4).permute(2, 0, 1).contiguous().unsqueeze(0)
+        bias = F.pad(bias, (0, 7))[..., :17].expand(2, 4, 17, 17)
+        return aten._scaled_dot_product_efficient_attention(q, q, q, bias, True, 0.0)[0]
+
+    q = cuda(2, 4, 17, 16, dtype=torch.half).requires_grad_()
+    text = trained(biased, q, cuda(31, 4, dtype=torch.half).requires_grad_(), cuda(17, 17, dtype=torch.int64), raw=True)
+    program = _C.triton_program(text, to_device=False)
+    tensors = program["tensors"]
+    for step in program["steps"]:
+        if "efficient_attention" in step["op"]:
+            bias = tensors[step["args"][4 if "backward" in step["op"] else 3][1]]
+            assert (bias["storage"], bias["strides"]) == ("view", [0, 408, 24, 1])
+            assert tensors[bias["index"]]["sizes"] == [1, 4, 17, 24]
+
+
 def test_gradients_of_convolutions_stay_channels_last() -> None:
     text = trained(
         lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2),

@@ -164,22 +164,22 @@ class Relaxer {
     });
   }
 
-  // The value with these strides. Copies cannot have those of an expanded dim: there the view is made again, of an
-  // operand with eager's strides.
+  // The value with these strides. Kernels write dense memory: what has gaps (padded rows) or an expanded dim is a view,
+  // which is made again of an operand with eager's strides.
   ValueId laid_out(ValueId v, ValueId x, const TensorType& expected, int32_t location) {
     if (expected.opaque || same_strides(out_.type(x), expected)) return x;
-    if (is_writable_layout(expected)) {
-      auto [it, fresh] = copies_.try_emplace({x, key_of(expected)}, kNoValue);
-      if (fresh) it->second = Builder(out_, location).emit(Prim::copy, {Ref{x}}, plain(expected));
-      return it->second;
+    const auto view = ops::is_dense(expected.sizes, expected.strides) ? views_.end() : views_.find(v);
+    if (view != views_.end()) {
+      std::vector<Arg> args = view->second.args;
+      const ValueId operand = ops::as_value(args[0]);
+      args[0] = Ref{laid_out(operand, behind_copies(operand), types_[operand], location)};
+      const ValueId made = Builder(out_, location).emit(view->second.prim, std::move(args));
+      if (same_strides(out_.type(made), expected)) return made;
     }
-    const auto view = views_.find(v);
-    if (view == views_.end()) return x;
-    std::vector<Arg> args = view->second.args;
-    const ValueId operand = ops::as_value(args[0]);
-    args[0] = Ref{laid_out(operand, behind_copies(operand), types_[operand], location)};
-    const ValueId made = Builder(out_, location).emit(view->second.prim, std::move(args));
-    return same_strides(out_.type(made), expected) ? made : x;
+    if (!is_writable_layout(expected)) return x;
+    auto [it, fresh] = copies_.try_emplace({x, key_of(expected)}, kNoValue);
+    if (fresh) it->second = Builder(out_, location).emit(Prim::copy, {Ref{x}}, plain(expected));
+    return it->second;
   }
   // True: the operator takes and gives images channels last.
   bool follow(const Node& n) {
