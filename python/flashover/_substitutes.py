@@ -550,3 +550,5 @@ def register() -> None:
         _C.put_in_place(operator, _constrain_range)
     for assertion in (torch._assert_scalar, aten._assert_scalar.default):
         _C.put_in_place(assertion, _assert_scalar)
+    # The first use of CUDA in a process may be in a capture; starting the driver is no part of the program.
+    _C.mark(torch.cuda._lazy_init, "constant")

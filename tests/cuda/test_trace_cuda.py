@@ -52,6 +52,16 @@ def test_numbers_and_python_data() -> None:
     assert 'constant "constant0"' in t.text and "aten._to_copy" in t.text
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_starting_the_driver_is_no_part_of_the_program() -> None:
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        return x.cuda() * 2
+
+    for call in (moved, flashover.compile(moved, fullgraph=True)):
+        with pytest.raises((RuntimeError, AssertionError), match=r"NVIDIA driver|not compiled with CUDA"):
+            call(torch.randn(3))
+
+
 def test_to_and_fro() -> None:
     t = traced(lambda x: (x * 2).cpu() + 1, [cuda(4)])
     assert t.output_types == ["f32[4]"]

@@ -169,8 +169,14 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     }
     if (items_as_symbols && is_repr_of_tensors(code_of(frame)))
       return replaced(tstate, frame, PyUnicode_FromString("a tensor"));
-    if (mark_of(function_of(frame)) == Mark::kDisallow)
-      throw Declined("a function that is not to be part of a graph is called");
+    const Mark mark = mark_of(function_of(frame));
+    if (mark == Mark::kDisallow) throw Declined("a function that is not to be part of a graph is called");
+    if (mark == Mark::kConstant) {  // called by native code: torch's start of the driver
+      ++uninterpreted;
+      PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+      --uninterpreted;
+      return result;
+    }
     if (const CaptureRequest* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
       take_up(*start, frame);
       resumed_ = is_continuation_ = true;
