@@ -510,7 +510,11 @@ def main() -> int:
     from gpu_models import INFERENCE, MODELS, OTHERS, TRAINING
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="", help="comma list of " + ",".join(MODELS) + ",tiny,timm/NAME; others: " + ",".join(OTHERS))
+    parser.add_argument(
+        "--models",
+        default="",
+        help="comma list of " + ",".join(MODELS) + ",tiny,timm/NAME; others: " + ",".join(OTHERS),
+    )
     parser.add_argument("--tasks", default="inference,training")
     parser.add_argument("--training", action="store_const", dest="tasks", const="training", help="only that")
     parser.add_argument("--inference", action="store_const", dest="tasks", const="inference", help="only that")

@@ -218,7 +218,7 @@ class Relaxer {
   std::vector<TensorType> types_;  // as the rewrites left it
   std::vector<ValueId> source_;    // of a copy: what it copies
   std::unordered_set<ValueId> constants_;
-  std::unordered_set<ValueId> read_by_externs_;  // as they lie
+  std::unordered_set<ValueId> read_by_externs_;                // as they lie
   std::map<std::pair<ValueId, std::string>, ValueId> copies_;  // by what they copy and its strides
   struct View {
     Prim prim;
