@@ -149,6 +149,12 @@ class Table {
       }
   }
 
+  void note_data_sized(std::string_view name) {
+    std::unique_lock lock(mutex_);
+    for (const std::string& key : {std::string(name), "functional." + std::string(name)})
+      if (auto known = by_name_.find(key); known != by_name_.end()) known->second->data_sized = true;
+  }
+
   std::vector<const OpRow*> all() {
     std::shared_lock lock(mutex_);
     std::vector<const OpRow*> out;
@@ -195,6 +201,7 @@ Table& table() {
 const OpRow* find(OpName name) { return table().find(name); }
 const OpRow* find(std::string_view name, const SchemaFacts& facts) { return table().find(name, facts); }
 void forget(std::string_view name) { table().forget(name); }
+void note_data_sized(std::string_view name) { table().note_data_sized(name); }
 const OpRow* find_existing(std::string_view name) { return table().existing(name); }
 std::vector<const OpRow*> all() { return table().all(); }
 

@@ -86,6 +86,9 @@ const OpRow* find(OpName name);                     // creates the extern row if
 const OpRow* find_existing(std::string_view name);  // null if there is no row
 // What is known of an operator of the program's, which is no more: the next of that name may be another. Rows stay.
 void forget(std::string_view name);
+// An operator of the program's makes results whose sizes follow from data, as its shape function says when it is met;
+// before the first graph that holds it.
+void note_data_sized(std::string_view name);
 std::vector<const OpRow*> all();  // sorted by name; for tests and docs
 
 // What an operator's schema says. The trace passes this with the first use of an operator without a table row.

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/device_lazy_init.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "base/check.h"
 #include "eager/eval.h"
@@ -12,6 +13,7 @@
 #include "graph/passes.h"
 #include "python/bind.h"
 #include "run/probe.h"
+#include "trace/recorder.h"
 #include "trace/tensor.h"
 #include "trace/trace.h"
 
@@ -139,6 +141,11 @@ void bind_trace(py::module_& m) {
         THPVariable_Wrap(trace::cuda_stand_in(*THPVariable_Unpack(like.ptr()).unsafeGetTensorImpl())));
   });
   m.def("stand_ins_train", &trace::stand_ins_train);
+  m.def("new_data_size", [](int64_t least, std::optional<int64_t> most) {
+    auto* recorder = static_cast<trace::Recorder*>(trace::current());
+    if (recorder == nullptr) throw Declined("a size from data outside of a trace");
+    return py::cast(recorder->new_data_size(least, most));
+  });
   m.def("is_trace_tensor", [](const py::object& o) {
     return THPVariable_Check(o.ptr()) && THPVariable_Unpack(o.ptr()).key_set().has(c10::DispatchKey::Fake);
   });

@@ -83,21 +83,18 @@ class PointCall {
     torch::jit::Stack stack;
     const ExternCall with_numbers = constant_arguments_ ? ExternCall{} : prepare(numbered(values));
     const ExternCall& call = constant_arguments_ ? call_ : with_numbers;
-    for (const ExternCall::Argument& a : call.arguments) {
-      if (a.kind == ExternCall::Argument::Kind::kConstant)
-        stack.emplace_back(a.constant);
-      else if (a.kind == ExternCall::Argument::Kind::kTensor)
-        stack.emplace_back(operand(a.tensor, inputs, values));
-      else
-        throw InternalError("plan: an argument of an operator that finds sizes");
-    }
+    for (const ExternCall::Argument& a : call.arguments) push(a, inputs, values, stack);
     {
       const c10::impl::ExcludeDispatchKeyGuard below(kBelowAutograd);
       aten::handle_of(*call.op).callBoxed(stack);
     }
     std::vector<at::Tensor> results;
-    for (c10::IValue& v : stack)
-      if (v.isTensor()) results.push_back(std::move(v).toTensor());
+    for (c10::IValue& v : stack) {
+      if (v.isTensor())
+        results.push_back(std::move(v).toTensor());
+      else if (v.isTensorList())
+        for (at::Tensor& t : v.toTensorVector()) results.push_back(std::move(t));
+    }
     const std::vector<TensorId>& writes = plan_.steps[0].writes;
     if (results.size() != writes.size()) throw Mismatch(call.op->name + " returned another number of tensors");
     for (const plan::SizePoint::Size& s : point_.sizes) {
@@ -116,6 +113,33 @@ class PointCall {
   }
 
  private:
+  void push(const ExternCall::Argument& a, const std::vector<at::Tensor>& inputs, const SizeValues& values,
+            torch::jit::Stack& stack) const {
+    switch (a.kind) {
+      case ExternCall::Argument::Kind::kConstant:
+        stack.emplace_back(a.constant);
+        return;
+      case ExternCall::Argument::Kind::kTensor:
+        stack.emplace_back(operand(a.tensor, inputs, values));
+        return;
+      case ExternCall::Argument::Kind::kScalar:
+        stack.emplace_back(operand(a.tensor, inputs, values).item());
+        return;
+      case ExternCall::Argument::Kind::kList: {
+        c10::List<at::Tensor> list;
+        for (TensorId t : a.list) list.push_back(t < 0 ? at::Tensor() : operand(t, inputs, values));
+        stack.emplace_back(std::move(list));
+        return;
+      }
+      case ExternCall::Argument::Kind::kOptionalList: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (TensorId t : a.list) list.push_back(t < 0 ? std::optional<at::Tensor>() : operand(t, inputs, values));
+        stack.emplace_back(std::move(list));
+        return;
+      }
+    }
+  }
+
   at::Tensor operand(TensorId t, const std::vector<at::Tensor>& inputs, const SizeValues& values) const {
     const plan::Tensor& tensor = plan_.tensors[t];
     if (tensor.storage == StorageKind::kInput) return inputs[static_cast<size_t>(tensor.index)];

@@ -302,12 +302,24 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
     symbolic.reset();
     for (Operand& o : operands_) o.companion = at::Tensor();
   }
+  if (!symbolic && !sizes_->empty()) symbolic = call_shape_function_of_user(facts, stack, base);
   if (!symbolic && !sizes_->empty()) {
     read_sizes(facts, stack, base);
     args = collect(facts, stack, base);
   }
-  Stack meta = symbolic ? std::move(*symbolic) : call_meta(facts, stack, base);
-  if (!symbolic) take_geometry(facts);
+  Stack meta;
+  if (symbolic) {
+    meta = std::move(*symbolic);
+  } else {
+    try {
+      meta = call_meta(facts, stack, base);
+      take_geometry(facts);
+    } catch (const Declined&) {
+      symbolic = call_shape_function_of_user(facts, stack, base);
+      if (!symbolic) throw;
+      meta = std::move(*symbolic);
+    }
+  }
   std::vector<MetaResult> results;
   std::vector<TensorType> outs;
   FLASHOVER_CHECK(meta.size() == facts.schema.returns.size())
@@ -330,6 +342,7 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
     // The node may move when the graph grows, its outs not.
     const std::vector<ValueId> values = add_node(facts.op, std::move(args), std::move(outs)).outs;
     tensors = place_results(facts, results, values);
+    check_asked_sizes(facts);
   }
   torch::jit::drop(stack, stack.size() - base);
   size_t next = 0;

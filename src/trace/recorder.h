@@ -19,6 +19,13 @@
 
 namespace flashover::trace {
 
+// A size that a shape function asked for, and what it promised of it.
+struct AskedSize {
+  sym::Expr symbol;
+  int64_t least = 0;
+  std::optional<int64_t> most;
+};
+
 class Recorder;
 using Stack = torch::jit::Stack;
 
@@ -64,6 +71,8 @@ struct Operand {
 
 class Recorder final : public Session {
  public:
+  // For shape functions of the program's operators; throws Declined elsewhere.
+  c10::SymInt new_data_size(int64_t least, std::optional<int64_t> most);
   Recorder();
   ~Recorder() override;
 
@@ -247,6 +256,8 @@ class Recorder final : public Session {
   at::Tensor companion_of(const at::Tensor& t);
   Stack call_meta(const OpFacts& facts, const Stack& stack, size_t base);
   std::optional<Stack> call_meta_on_symbols(const OpFacts& facts, const Stack& stack, size_t base);
+  std::optional<Stack> call_shape_function_of_user(const OpFacts& facts, const Stack& stack, size_t base);
+  void check_asked_sizes(const OpFacts& facts);  // fake_sizes.cpp
   bool agrees_now(const OpFacts& facts, const Stack& symbolic, const Stack& stack, size_t base);
   void take_geometry(const OpFacts& facts);
   void add_result(const at::Tensor& t, Device device, std::vector<MetaResult>& results,
@@ -338,6 +349,8 @@ class Recorder final : public Session {
   int arg_ = -1;                                             // being collected
   std::vector<Operand> operands_;                            // of the current call
   bool symbolic_companions_ = false;                         // whose companions have sizes that are symbols
+  bool asks_for_sizes_ = false;                              // a shape function that may is being called
+  std::vector<AskedSize> asked_sizes_;                       // by the current call's
   // Which tangents lead to a node of autograd (where there are several), and so to the constants that it made: nodes of
   // the graph.
   std::unordered_map<const torch::autograd::Node*, std::vector<bool>> led_to_;
