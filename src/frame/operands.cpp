@@ -34,6 +34,13 @@ PyObject* bound_to(PyObject* callable) {
   return builtin && peek(callable, &function, sizeof function) ? function.m_self : nullptr;
 }
 
+bool may_be_called(PyObject* o) {
+  PyObject object;
+  PyTypeObject type;
+  if (o == nullptr || !peek(o, &object, sizeof object)) return false;
+  return !peek(Py_TYPE(&object), &type, sizeof type) || type.tp_call != nullptr;
+}
+
 // The descriptors of a tensor's methods: `x.mul(2)` puts one of them where the result will lie.
 bool is_method_of_tensors(const PyObject* descriptor) {
   static const std::vector<const PyObject*> known = [] {
@@ -83,14 +90,17 @@ void add_operands(const _PyInterpreterFrame* f, bool innermost, Objects& out) {
     return;
   }
   PyObject* const* const first = bottom + depth - count;
-  // A call that is done has its result there, and the thread waits for its turn.
   const bool calls = compat::is_call(in.op);
-  if (calls && *first != nullptr && (in.op == CALL_FUNCTION_EX || !is_method_of_tensors(*first))) return;
-  if (!calls || *first != nullptr) {
+  const bool method = calls && first[compat::kCallableFirst ? 1 : 0] != nullptr;
+  // A call that is done has its result there, and the thread waits for its turn.
+  if (method && (in.op == CALL_FUNCTION_EX || !is_method_of_tensors(*first))) return;
+  if (!calls || method) {
     out.insert(out.end(), first, first + count);
     return;
   }
-  PyObject* const self = bound_to(first[1]);
+  PyObject* const callable = first[compat::kCallableFirst ? 0 : 1];
+  if (compat::kCallableFirst && !may_be_called(callable)) return;  // likewise
+  PyObject* const self = bound_to(callable);
   if (self != nullptr) out.push_back(self);
   if (!innermost) return;
   out.insert(out.end(), first, first + count);

@@ -15,32 +15,7 @@ namespace {
 
 constexpr int kSignalPollInterval = 256;
 
-// The default device's mode, through which all of torch's own functions go while there is one. C code calls it, and
-// hands on what it gives as what the function itself gave.
-bool is_default_device_mode(PyCodeObject* co) {
-  static PyObject* const name = PyUnicode_InternFromString("__torch_function__");
-  if (co->co_name != name) return false;
-  PyObject* mode = of_module("torch.utils._device", "DeviceContext");
-  if (mode == nullptr || !PyType_Check(mode)) return false;
-  PyObject* f = PyDict_GetItemWithError(type_dict(reinterpret_cast<PyTypeObject*>(mode)), name);
-  return f != nullptr && PyFunction_Check(f) && PyFunction_GET_CODE(f) == reinterpret_cast<PyObject*>(co);
-}
-
 }  // namespace
-
-// What C code gets may be looked at there, where nobody sees it. Sizes that a function of torch gives are SymInts there.
-// New reference.
-PyObject* Interpreter::given_to_c(PyCodeObject* co, PyObject* o) {
-  Numbers& numbers = recorder.numbers;
-  if (numbers.holds(o) && numbers.all_sizes(o) && is_default_device_mode(co)) {
-    Ref symbols = Ref::steal(numbers.symbols(o));
-    if (Py_TYPE(o) == known_types().size)
-      return PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(o)), symbols.get());
-    return symbols.release();
-  }
-  numbers.read_deep(o);
-  return Py_NewRef(o);
-}
 
 // Puts `act` on the list of activations. Returns marks of the root's arguments that nothing has looked at yet, or null.
 char* Interpreter::begin(ActiveFrame& act, _PyInterpreterFrame* frame) {
@@ -318,7 +293,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
           case COMPARE_OP: {
-            if (recorder.numbers.any_of_data()) recorder.numbers.expected = expected_truth(PEEK(3), *code, pc);
+            if (recorder.numbers.any_of_data()) {
+              constexpr int kCalled = compat::kCallableFirst ? 4 : 3;  // if it is the first argument of a call
+              recorder.numbers.expected = expected_truth(sp - stack >= kCalled ? PEEK(kCalled) : nullptr, *code, pc);
+            }
             Ref b = POP_REF(), a = POP_REF();
             Ref r = Ref::steal(compare(a.get(), b.get(), compat::comparison_of(arg)));
             if (!r) goto error;
@@ -777,8 +755,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
           case CALL_INTRINSIC_2: {
+            if (arg != 1) goto unknown;
             Ref b = POP_REF(), a = POP_REF();
-            if (arg != 1) throw Declined("an intrinsic that the interpreter does not know: " + std::to_string(arg));
             PyObject* left = what_to_reraise(a.get(), b.get());  // INTRINSIC_PREP_RERAISE_STAR
             if (left == nullptr) goto error;
             PUSH(left);
@@ -903,17 +881,20 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
           case CALL_INTRINSIC_1: {
+            if (!knows_intrinsic(arg)) goto unknown;
             Ref v = POP_REF();
             PUSH_RESULT(intrinsic(arg, v.get()));
             break;
           }
           default:
+          unknown:
             if (run != nullptr) {
               run->stopped = run->unknown = true;
               pc = current;
               goto stop;
             }
-            throw Declined("an instruction that the interpreter does not know: opcode " + std::to_string(in.op));
+            throw Declined("an instruction that the interpreter does not know: opcode " + std::to_string(in.op) + ", " +
+                           std::to_string(arg));
         }
         if (!old_objects.empty() && sp > stack && TOP() != nullptr) check_origin(TOP());
         if (ending_.aborted) goto error;  // native code may have swallowed the error that stopped the capture

@@ -79,7 +79,8 @@ PyObject* import_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* nam
 PyObject* import_from(Interpreter& in, PyObject* module, PyObject* name);
 PyObject* match_keys(Interpreter& in, PyObject* subject, PyObject* keys);
 PyObject* match_class(Interpreter& in, PyObject* subject, PyObject* type, int positional, PyObject* keywords);
-PyObject* intrinsic(int which, PyObject* v);
+bool knows_intrinsic(int which);
+PyObject* intrinsic(int which, PyObject* v);  // one that is known
 
 // A function of this source, for good. Null if it could not be made.
 PyObject* function_of_ours(const char* source, const char* name);
