@@ -21,7 +21,7 @@ from pathlib import Path
 from package_links import ROOT, pythonpath
 
 FOLDER = Path(os.environ.get("FLASHOVER_MATRIX", ROOT / "build" / "matrix")).absolute()
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 TORCHES = {  # the last release of each minor version, and the torchvision that goes with it
     "2.11": ("2.11.0", "0.26.0"),
     "2.12": ("2.12.1", "0.27.1"),

@@ -362,6 +362,15 @@ def _call_of(cls: Any) -> Any:
     return functools.wraps(cls.__call__)(__call__)
 
 
+def _annotations_of(cls: Any) -> dict[str, Any]:
+    """From Python 3.14 on a class has code that makes them, which is not run here, or nothing."""
+    own = vars(cls)
+    if "__annotations__" in own or sys.version_info < (3, 14):
+        return {"__annotations__": own.get("__annotations__", {})}
+    annotate = own.get("__annotate_func__")
+    return {} if annotate is None else {"__annotate_func__": annotate}
+
+
 def _class_for(cls: Any) -> Any:
     """The class of all compiled modules whose originals are of this class."""
     cls = original_class(cls)
@@ -371,7 +380,7 @@ def _class_for(cls: Any) -> Any:
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
             "__doc__": cls.__doc__,
-            "__annotations__": vars(cls).get("__annotations__", {}),
+            **_annotations_of(cls),
             "__slots__": (SLOT,),
             "__dict__": CompiledModule.__dict__["__dict__"],  # else CPython puts its own there
             "_flashover_class": cls,

@@ -10,6 +10,12 @@ PyAPI_FUNC(int) _PyDict_MergeEx(PyObject* dict, PyObject* other, int override);
 PyAPI_FUNC(int) _PyObject_GetMethod(PyObject* object, PyObject* name, PyObject** method);
 }
 #endif
+#if PY_VERSION_HEX >= 0x030E0000
+extern "C" {
+PyAPI_FUNC(PyObject*) _PyUnicode_JoinArray(PyObject* separator, PyObject* const* items, Py_ssize_t count);
+PyAPI_FUNC(PyObject*) _PyList_Extend(PyListObject* list, PyObject* iterable);
+}
+#endif
 
 namespace flashover::compat {
 
@@ -43,5 +49,33 @@ inline PyTypeObject* method_wrapper_type() {
 }
 #define _PyMethodWrapper_Type (*::flashover::compat::method_wrapper_type())
 #endif
+
+// warnings looks at its filters anew (from 3.14 on under its lock). False with an error set.
+inline bool tell_filters_mutated() {
+  PyObject* warnings = PyImport_ImportModule("_warnings");
+  bool done = warnings != nullptr;
+#if PY_VERSION_HEX >= 0x030E0000
+  constexpr const char* kCalls[] = {"_acquire_lock", "_filters_mutated_lock_held", "_release_lock"};
+#else
+  constexpr const char* kCalls[] = {"_filters_mutated"};
+#endif
+  for (const char* name : kCalls) {
+    PyObject* none = done ? PyObject_CallMethod(warnings, name, nullptr) : nullptr;
+    done = none != nullptr;
+    Py_XDECREF(none);
+  }
+  Py_XDECREF(warnings);
+  return done;
+}
+
+// A function's own code for its annotations, which are made when they are asked for (3.14); null: it has none.
+constexpr bool kAnnotatesLater = kPython314;
+inline PyObject** annotate_slot([[maybe_unused]] PyFunctionObject* function) {
+#if PY_VERSION_HEX >= 0x030E0000
+  return &function->func_annotate;
+#else
+  return nullptr;
+#endif
+}
 
 }  // namespace flashover::compat

@@ -2,21 +2,61 @@
 // their __dict__: what is written there moves no tag and calls no watcher. A dict that has its items to itself does both.
 #include "compat/dicts.h"
 
+#include <algorithm>
+#include <new>
+#include <unordered_map>
+
 namespace flashover::compat {
 
 #if PY_VERSION_HEX >= 0x030C0000
 
 namespace {
 uint64_t changes = 0;  // GIL held
-int on_change(PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) noexcept {
+#if PY_VERSION_HEX >= 0x030E0000
+uint64_t last_tag = 0;
+// By address, for good: who compares a tag may outlive the dict, and a dict that is made there later has another tag.
+std::unordered_map<PyObject*, uint64_t>& tags() {
+  static auto* const all = new std::unordered_map<PyObject*, uint64_t>;
+  return *all;
+}
+void move_tag(PyObject* dict) {
+  if (const auto it = tags().find(dict); it != tags().end()) it->second = ++last_tag;
+}
+#else
+void move_tag(PyObject*) {}
+#endif
+int on_change(PyDict_WatchEvent, PyObject* dict, PyObject*, PyObject*) noexcept {
   ++changes;
+  move_tag(dict);
   return 0;
+}
+int watcher() {
+  static const int id = PyDict_AddWatcher(on_change);  // there are eight
+  return id;
 }
 }  // namespace
 
+#if PY_VERSION_HEX >= 0x030E0000
+const uint64_t* tag_of_watched(PyObject* dict) {
+  static uint64_t never = ~uint64_t{0};
+  try {
+    uint64_t& tag = tags()[dict];  // 0: not watched yet
+    const bool fresh = (reinterpret_cast<PyDictObject*>(dict)->_ma_watcher_tag >> std::max(watcher(), 0) & 1) == 0;
+    if (tag != 0 && !fresh) return &tag;
+    if (watch_dict(dict)) {
+      tag = ++last_tag;
+      return &tag;
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  --never;
+  return &never;
+}
+#endif
+
 bool watch_dict(PyObject* dict) {
-  static const int id = PyDict_AddWatcher(on_change);  // there are eight
-  if (id >= 0 && tag_all_changes(dict) && PyDict_Watch(id, dict) == 0) return true;
+  const int id = watcher();
+  if (id >= 0 && has_its_items(dict) && PyDict_Watch(id, dict) == 0) return true;
   PyErr_Clear();
   return false;
 }

@@ -1,4 +1,4 @@
-// The version tags of dicts and types, and dict watchers.
+// The version tags of dicts and types, and dict watchers. From 3.14 on dicts have no tags: a watcher keeps ours.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace flashover::compat {
 
 // The low bits of a dict's tag are the watchers' (3.12), and the optimizer's count (3.13).
-constexpr int kWatcherBits = kPython313 ? 12 : kPython312 ? 8 : 0;
+constexpr int kWatcherBits = kPython314 ? 0 : kPython313 ? 12 : kPython312 ? 8 : 0;
 constexpr uint64_t kDictTick = uint64_t{1} << kWatcherBits;
 
 #if PY_VERSION_HEX >= 0x030D0000
@@ -16,18 +16,29 @@ bool lends_its_items(PyObject* dict);
 bool take_items_out(PyObject* dict);
 #endif
 
-// From now on any change of the dict moves its tag. False: some do not, and no memory was left to mend that.
-inline bool tag_all_changes([[maybe_unused]] PyObject* dict) {
+// The interpreter says when a watched dict is about to change or to die (3.12 on; 3.11 watches nothing).
+bool watch_dict(PyObject* dict);
+uint64_t watched_changes();  // of all watched dicts, so far
+
+inline bool has_its_items([[maybe_unused]] PyObject* dict) {
 #if PY_VERSION_HEX >= 0x030D0000
   return reinterpret_cast<PyDictObject*>(dict)->ma_values == nullptr || !lends_its_items(dict) || take_items_out(dict);
 #else
   return true;
 #endif
 }
+// From now on any change of the dict moves its tag. False: some do not, for want of memory or of a watcher.
+inline bool tag_all_changes(PyObject* dict) { return kPython314 ? watch_dict(dict) : has_its_items(dict); }
 
 // Whether writes of attributes that no dict has been asked for move the tags of dicts made later (see dict_clock).
 constexpr bool kTagsAreAClock = !kPython313;
 
+#if PY_VERSION_HEX >= 0x030E0000
+// Where the dict's tag is, which stays there for good; of a dict that cannot be watched, one that is another each time.
+const uint64_t* tag_of_watched(PyObject* dict);
+inline uint64_t dict_tag(PyObject* dict) { return *tag_of_watched(dict); }
+inline const void* dict_tag_word(PyObject* dict) { return tag_of_watched(dict); }
+#else
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 // Unique over all dicts and all times; any change of keys, order of insertion or values moves it. (Without memory for
@@ -44,6 +55,7 @@ inline const void* dict_tag_word(PyObject* dict) {
   return kPython312 ? tag + 1 : tag;
 }
 #pragma GCC diagnostic pop
+#endif
 
 // Unique over all types and all times while nonzero; moves when an attribute of the type or of a base changes.
 // From 3.13 on no flag says whether it is valid: it is 0 where it is not.
@@ -61,9 +73,5 @@ inline PyObject* type_dict(PyTypeObject* type) {
   return type->tp_dict;
 #endif
 }
-
-// The interpreter says when a watched dict is about to change or to die (3.12 on; 3.11 watches nothing).
-bool watch_dict(PyObject* dict);
-uint64_t watched_changes();  // of all watched dicts, so far
 
 }  // namespace flashover::compat

@@ -6,6 +6,35 @@
 
 namespace flashover::compat {
 
+#if PY_VERSION_HEX >= 0x030E0000
+
+// The collector looks at the locals of a frame that runs; the stack lies behind what it is told of.
+PyObject** open_stack(_PyInterpreterFrame* f) {
+  PyObject** to = stack_of(f);
+  const Slot* end = f->stackpointer;
+  set_depth(f, code_of(f)->co_nlocalsplus);
+  for (const Slot* from = f->stackpointer; from < end; ++from) *to++ = taken_from(*from);
+  return to;
+}
+
+void close_stack(_PyInterpreterFrame* f, PyObject** end) {
+  Slot* to = f->localsplus + code_of(f)->co_nlocalsplus;
+  for (PyObject** from = stack_of(f); from < end; ++from) *to++ = slot_with(*from);
+  f->stackpointer = to;
+}
+
+#else
+
+PyObject** open_stack(_PyInterpreterFrame* f) {
+  PyObject** end = f->localsplus + f->stacktop;
+  f->stacktop = -1;  // the collector must not look at the stack while it moves
+  return end;
+}
+
+void close_stack(_PyInterpreterFrame* f, PyObject** end) { _PyFrame_SetStackPointer(f, end); }
+
+#endif
+
 #if PY_VERSION_HEX < 0x030C0000
 
 void finish_frame(PyThreadState*, _PyInterpreterFrame*) {}

@@ -22,10 +22,14 @@ inline PyObject* copy_of_int(PyObject* number) {
   Py_SET_SIZE(made, Py_SIZE(from));
 #else
   const Py_ssize_t digits = std::max<Py_ssize_t>(1, static_cast<Py_ssize_t>(from->long_value.lv_tag >> 3));
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   PyLongObject* made = _PyLong_New(digits);
+#pragma GCC diagnostic pop
   if (made == nullptr) return nullptr;
   std::memcpy(made->long_value.ob_digit, from->long_value.ob_digit, sizeof(digit) * static_cast<size_t>(digits));
-  made->long_value.lv_tag = from->long_value.lv_tag;
+  constexpr uintptr_t kOneOfASmallNumber = kPython314 ? 4 : 0;  // those live for good, unlike the copy
+  made->long_value.lv_tag = from->long_value.lv_tag & ~kOneOfASmallNumber;
 #endif
   return reinterpret_cast<PyObject*>(made);
 }

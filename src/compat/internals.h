@@ -17,6 +17,9 @@
 #if PY_VERSION_HEX >= 0x030D0000
 #include <internal/pycore_ceval.h>
 #endif
+#if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interpframe.h>
+#endif
 
 #include "compat/python_version.h"
 

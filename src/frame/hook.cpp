@@ -1,6 +1,7 @@
 // PEP 523: while a capture runs, frames of its thread go to the interpreter; everybody else's go on as before.
 #include "base/boundary.h"
 #include "frame/bytecode/decode.h"
+#include "frame/bytecode/depth.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/marks.h"
@@ -203,10 +204,12 @@ PyObject* call_for_frame(PyObject* function, const TakeFrame& take) {
 }
 
 void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count, int32_t next) {
-  std::vector<PyObject*> old(frame->localsplus, frame->localsplus + frame->stacktop);
-  std::copy(slots, slots + count, frame->localsplus);
-  frame->stacktop = static_cast<int>(count);
+  std::vector<PyObject*> old;
+  for (int i = 0; i < compat::depth_of(frame); ++i) old.push_back(compat::taken_from(frame->localsplus[i]));
+  for (size_t i = 0; i < count; ++i) frame->localsplus[i] = compat::slot_with(slots[i]);
+  compat::set_depth(frame, static_cast<int>(count));
   compat::go_on_at(frame, next);
+  if (const DecodedCode* code = decode(code_of(frame)); code != nullptr) tag_instructions(frame, *code, next);
   for (PyObject* o : old) Py_XDECREF(o);
 }
 

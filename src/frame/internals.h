@@ -42,7 +42,7 @@ class Ref {
   PyObject* p_ = nullptr;
 };
 
-// Layouts that CPython keeps private, unchanged from 3.8 to 3.13.
+// Layouts that CPython keeps private, unchanged from 3.8 to 3.14.
 struct SuperLayout {
   PyObject ob_base;
   PyTypeObject* type;

@@ -81,7 +81,8 @@ void add_operands(const _PyInterpreterFrame* f, bool innermost, Objects& out) {
   const BytecodeInstruction& in = code->instructions[static_cast<size_t>(unit)];
   const int count = operands_of(in);
   if (count == 0) return;
-  PyObject* const* const bottom = f->localsplus + code_of(f)->co_nlocalsplus;
+  const Objects stack = compat::addresses_on_stack(f);
+  PyObject* const* const bottom = stack.data();
   const std::vector<int32_t>* depths = stack_depths(code_of(f));
   if (depths == nullptr) throw std::bad_alloc();
   const int depth = depths->empty() ? -1 : (*depths)[static_cast<size_t>(unit)];

@@ -40,7 +40,7 @@ void quiet_reduce(bool on) {
     } else {
       PyList_SetSlice(filters.get(), 0, 1, nullptr);
     }
-    Ref done = Ref::steal(PyObject_CallMethod(warnings.get(), "_filters_mutated", nullptr));
+    compat::tell_filters_mutated();
   }
   PyErr_Clear();
   PyErr_Restore(type, value, tb);
@@ -90,7 +90,7 @@ PyObject* make_generator(PyObject* function, PyObject* code, const std::vector<P
   Ref made = Ref::steal(call_with_nothing(function));
   if (!made) return nullptr;
   auto* g = reinterpret_cast<PyGenObject*>(made.get());
-  auto* frame = PyGen_CheckExact(made.get()) ? reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe) : nullptr;
+  auto* frame = PyGen_CheckExact(made.get()) ? compat::frame_of(g) : nullptr;
   if (frame == nullptr || reinterpret_cast<PyObject*>(code_of(frame)) != code) {
     PyErr_SetString(PyExc_SystemError, "flashover: a generator could not be made again");
     return nullptr;
@@ -218,6 +218,7 @@ PyObject* rebuild_function(const Operands& item) {
   set(&f->func_kwdefaults, item(5));
   set(&f->func_closure, item(6));
   set(&f->func_annotations, item(7));
+  if (compat::kAnnotatesLater) set(compat::annotate_slot(f), item(10));
   Py_XSETREF(f->func_doc, Py_NewRef(item(8)));
   Py_XSETREF(f->func_module, Py_NewRef(item(9)));
   return made;
@@ -334,7 +335,8 @@ PyObject* run_step(const Capture& capture, const ReconstructionStep& s, const Re
       return Py_TYPE(s.object)->tp_descr_get(s.object, item(0), reinterpret_cast<PyObject*>(Py_TYPE(item(0))));
     case Kind::kBoundMethod:
       return PyMethod_New(item(0), item(1));
-    case Kind::kFunction:  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations, doc, module
+    case Kind::
+        kFunction:  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations, doc, module, annotate
       return rebuild_function(item);
     case Kind::kEnter:
       return PyObject_CallMethod(item(0), "__enter__", nullptr);
@@ -401,11 +403,8 @@ int run_effect(const Effect& e, const Registers& r) {
       return PyErr_WarnExplicitObject(item(1), t, item(2), static_cast<int>(PyLong_AsLong(item(3))), item(4),
                                       registry.get());
     }
-    case Kind::kFiltersMutated: {
-      Ref warnings = Ref::steal(PyImport_ImportModule("_warnings"));
-      Ref none = Ref::steal(warnings ? PyObject_CallMethod(warnings.get(), "_filters_mutated", nullptr) : nullptr);
-      return none ? 0 : -1;
-    }
+    case Kind::kFiltersMutated:
+      return compat::tell_filters_mutated() ? 0 : -1;
     case Kind::kWarnAtCaller: {
       static PyObject* const warn = [] {
         Ref m = Ref::steal(PyImport_ImportModule("_warnings"));

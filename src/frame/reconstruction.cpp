@@ -28,7 +28,7 @@ bool is_c_descriptor(PyObject* o) {  // found on a builtin type, which does not 
 bool is_constant_kind(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
   if (is_python_class(t)) return false;
-  for (const char* name : {"types.UnionType", "re.Match", "re.Pattern"})
+  for (const char* name : {"types.UnionType", "typing.Union", "re.Match", "re.Pattern"})
     if (std::strcmp(t->tp_name, name) == 0) return true;
   if (std::strncmp(t->tp_name, "numpy.", 6) == 0)  // a number of numpy's
     for (PyTypeObject* b = t->tp_base; b != nullptr; b = b->tp_base)
@@ -429,7 +429,7 @@ bool is_live(const DecodedCode& code, PyCodeObject* co, int next, int local) {
 
 int32_t Reconstructor::make_generator(PyObject* o) {
   auto* g = reinterpret_cast<PyGenObject*>(o);
-  auto* frame = reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe);
+  _PyInterpreterFrame* frame = compat::frame_of(g);
   if (!compat::is_suspended(g) && g->gi_frame_state != FRAME_CREATED)
     throw Declined("a generator that is running or has ended");
   if (g->gi_exc_state.exc_value != nullptr && g->gi_exc_state.exc_value != Py_None)
@@ -440,8 +440,9 @@ int32_t Reconstructor::make_generator(PyObject* o) {
   if (code == nullptr) throw Declined("out of memory");
   std::vector<int32_t> items{make(function_of(frame)), make(reinterpret_cast<PyObject*>(co))};
   const bool all = reads_its_locals(co);
-  for (int i = 0; i < frame->stacktop; ++i) {
-    PyObject* slot = frame->localsplus[i];
+  for (int i = 0; i < compat::depth_of(frame); ++i) {
+    if (compat::is_instruction(frame->localsplus[i])) throw Declined("a generator in an exception handler");
+    PyObject* slot = compat::local_of(frame, i);
     const bool dead = slot != nullptr && i < co->co_nlocals && !all && !PyCell_Check(slot) && !is_atom(slot) &&
                       !in_.recorder.is_old(slot) && !is_live(*code, co, next, i);
     items.push_back(slot == nullptr || dead ? -1 : make(slot));
@@ -573,6 +574,10 @@ int32_t Reconstructor::make_function(PyObject* o) {
       items.push_back(step(Kind::kConstant, part));
     else
       items.push_back(part == nullptr ? make(Py_None) : make(part));
+  }
+  if (compat::kAnnotatesLater) {
+    PyObject* annotate = *compat::annotate_slot(f);
+    items.push_back(make(annotate != nullptr ? annotate : Py_None));
   }
   const int32_t made = step(Kind::kFunction, nullptr, std::move(items));
   if (f->func_dict != nullptr && PyDict_GET_SIZE(f->func_dict) > 0) {

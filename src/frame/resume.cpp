@@ -45,10 +45,11 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
     further.clear();
     // What the frame holds, kept alive also if the frame should change under the compiler.
     PyObject* handled = tstate->exc_info->exc_value;
-    std::vector<PyObject*> slots(frame->localsplus, frame->localsplus + frame->stacktop);
-    slots.push_back(function_of(frame));
-    slots.push_back(handled == nullptr ? Py_None : handled);
-    for (PyObject* o : slots) Py_XINCREF(o);
+    std::vector<PyObject*> slots;
+    slots.reserve(static_cast<size_t>(compat::depth_of(frame)) + 2);
+    for (int i = 0; i < compat::depth_of(frame); ++i) slots.push_back(compat::copied_from(frame->localsplus[i]));
+    slots.push_back(Py_NewRef(function_of(frame)));
+    slots.push_back(Py_NewRef(handled == nullptr ? Py_None : handled));
     const CaptureRequest request{function_of(frame), slots.data(), slots.size(), next_unit(frame), true};
     value = nullptr;
     PyObject* const code = reinterpret_cast<PyObject*>(code_of(frame));
@@ -77,9 +78,9 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
                        1);  // raised by the instruction that it was to go on with, which may be the first of a try
         return _PyEval_EvalFrameDefault(tstate, frame, 1);
       case Continuations::Outcome::kReturned:
-        while (frame->stacktop > code_of(frame)->co_nlocalsplus) {
-          PyObject* o = frame->localsplus[--frame->stacktop];
-          Py_XDECREF(o);
+        for (int depth = compat::depth_of(frame); depth > code_of(frame)->co_nlocalsplus;) {
+          compat::set_depth(frame, --depth);
+          Py_XDECREF(compat::taken_from(frame->localsplus[depth]));
         }
         finish_frame(tstate, frame);
         return value;

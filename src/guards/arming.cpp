@@ -107,7 +107,8 @@ void Arming::sort_tensors() {
 void Arming::add_words(GuardInstr& in, int32_t of) {
   const auto add = [&](const void* at, bool dict = false) {
     const auto* where = static_cast<const char*>(at);
-    const Word word{where, read(where)};
+    Word word{where, read(where)};
+    if (dict && !compat::tag_all_changes(static_cast<PyObject*>(in.a))) word.is = ~word.is;  // never so
     s_.all.words.push_back(word);
     s_.all.of.push_back(of);
     if (dict) return;

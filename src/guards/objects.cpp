@@ -11,7 +11,7 @@ namespace flashover::guards {
 bool is_deque(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0; }
 
 namespace {
-struct MappingProxyLayout {  // unchanged from 3.8 to 3.13
+struct MappingProxyLayout {  // unchanged from 3.8 to 3.14
   PyObject ob_base;
   PyObject* mapping;
 };

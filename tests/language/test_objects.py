@@ -9,6 +9,7 @@ import io
 import itertools
 import math
 import operator
+import sys
 import types
 import typing
 from typing import Any, NamedTuple
@@ -100,7 +101,8 @@ def test_callables_handed_through_c() -> None:
         counted = itertools.accumulate([None, None, None], operator.is_)
         next(counted)
         flashover.graph_break()
-        return texts, list(copy.copy(counted)), max([], default=print) is print
+        again = counted if sys.version_info >= (3, 14) else copy.copy(counted)  # there none can be copied
+        return texts, list(again), max([], default=print) is print
 
     both_ways(program, (), ())
 

@@ -56,9 +56,10 @@ DecodedCode* decode(PyCodeObject* code) {
   uint32_t extended = 0;
   for (Py_ssize_t i = 0; i < units;) {
     BytecodeInstruction& in = decoded->instructions[static_cast<size_t>(i)];
-    in.op = raw[2 * i];
+    const int op = raw[2 * i];
     in.arg = (extended << 8) | raw[2 * i + 1];
-    in.skip = compat::kInlineCaches[in.op];
+    in.op = static_cast<int16_t>(compat::plain_instruction(op, static_cast<int>(in.arg)));
+    in.skip = compat::kInlineCaches[static_cast<size_t>(op)];
     if (in.op == EXTENDED_ARG) {  // does nothing: the next instruction already has the whole argument
       extended = in.arg;
     } else {

@@ -11,6 +11,7 @@ namespace {
 int effect_of(const BytecodeInstruction& in, bool jumps) {
   const int arg = static_cast<int>(in.arg);
   if (in.op == RETURN_GENERATOR) return 1;  // what is sent first
+  if (in.op == BINARY_SUBSCR) return -1;    // (3.14 has it as a BINARY_OP)
   if (compat::kTwoHalvesOfCalls) {
     if (in.op == PRECALL) return 0;
     if (in.op == CALL) return -1 - arg;
@@ -61,6 +62,42 @@ const std::vector<int32_t>* stack_depths(PyCodeObject* code) {
   return counted.release();
 }
 
+namespace {
+
+// Whether what the handler finds on the stack still lies there before the instruction `unit`.
+bool lies_there(const DecodedCode& code, const Handler& handler, int unit) {
+  std::vector<std::pair<int, int>> open = {{handler.target, handler.depth + 2}};
+  std::vector<bool> seen(code.instructions.size());
+  while (!open.empty()) {
+    const auto [at, depth] = open.back();
+    open.pop_back();
+    const auto index = static_cast<size_t>(at);
+    if (at < 0 || index >= seen.size() || seen[index] || depth <= handler.depth) continue;
+    if (at == unit) return true;
+    seen[index] = true;
+    const BytecodeInstruction& in = code.instructions[index];
+    const Flow flow = flow_of(in, at);
+    if (flow.falls_through) open.emplace_back(at + 1 + in.skip, depth + effect_of(in, false));
+    if (flow.target >= 0) open.emplace_back(flow.target, depth + effect_of(in, true));
+  }
+  return false;
+}
+
+}  // namespace
+
+void tag_instructions(_PyInterpreterFrame* frame, const DecodedCode& code, int unit) {
+  if (!compat::kTagsInstructions) return;
+  for (const Handler& h : code.handlers) {
+    const int at = code_of(frame)->co_nlocalsplus + h.depth;
+    if (!h.lasti || at >= compat::depth_of(frame)) continue;
+    compat::Slot& slot = frame->localsplus[at];
+    PyObject* o = compat::is_instruction(slot) ? nullptr : compat::object_in(slot);
+    if (o == nullptr || !PyLong_CheckExact(o) || !lies_there(code, h, unit)) continue;
+    Py_DECREF(
+        compat::taken_from(std::exchange(slot, compat::slot_with_instruction(static_cast<int>(PyLong_AsLong(o))))));
+  }
+}
+
 int operands_of(const BytecodeInstruction& in) {
   const int arg = static_cast<int>(in.arg);
   switch (const int op = in.op; op) {
@@ -70,7 +107,7 @@ int operands_of(const BytecodeInstruction& in) {
     case CALL_KW:
       return arg + 3;
     case CALL_FUNCTION_EX:
-      return 3 + (arg & 1);
+      return compat::spreads_keywords(arg) ? 4 : 3;
     case STORE_SUBSCR:
     case BINARY_SLICE:
     case LOAD_SUPER_ATTR:

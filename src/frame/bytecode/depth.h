@@ -12,6 +12,9 @@ namespace flashover::frame {
 // instruction disagree. Null with a Python error set when memory is out.
 const std::vector<int32_t>* stack_depths(PyCodeObject* code);
 
+// The frame is about to go on at `unit` in CPython, with ints where handlers put down the number of an instruction.
+void tag_instructions(_PyInterpreterFrame* frame, const DecodedCode& code, int unit);
+
 // How many of the uppermost values the instruction works on while they still lie there: those that the C code of a type
 // or a function may read. What only moves values has none.
 int operands_of(const BytecodeInstruction& in);

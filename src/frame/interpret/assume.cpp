@@ -42,14 +42,16 @@ bool Interpreter::is_only_checked(bool floating, bool* compared) {
   int pc = top_->next;
   if (pc >= count) return false;
   const auto at = [&code](int i) -> const BytecodeInstruction& { return code.instructions[static_cast<size_t>(i)]; };
-  *compared = at(pc).op == LOAD_CONST || at(pc).op == LOAD_FAST;
+  *compared = at(pc).op == LOAD_CONST || at(pc).op == LOAD_FAST || at(pc).op == LOAD_SMALL_INT;
   if (*compared) {
-    const auto index = static_cast<Py_ssize_t>(at(pc).arg);
-    PyObject* other = at(pc).op == LOAD_CONST ? PyTuple_GET_ITEM(code_of(top_->frame)->co_consts, index)
-                                              : top_->frame->localsplus[index];
+    const auto index = static_cast<int>(at(pc).arg);
+    PyObject* other = at(pc).op == LOAD_CONST  ? PyTuple_GET_ITEM(code_of(top_->frame)->co_consts, index)
+                      : at(pc).op == LOAD_FAST ? compat::local_of(top_->frame, index)
+                                               : nullptr;
     // A whole number and a fraction would be compared as float32.
-    if (other == nullptr ||
-        !((PyLong_CheckExact(other) && _PyLong_NumBits(other) < 53) || (floating && PyFloat_CheckExact(other))))
+    if (at(pc).op != LOAD_SMALL_INT &&
+        (other == nullptr ||
+         !((PyLong_CheckExact(other) && _PyLong_NumBits(other) < 53) || (floating && PyFloat_CheckExact(other)))))
       return false;
     pc += 1 + at(pc).skip;
     if (pc >= count || at(pc).op != COMPARE_OP) return false;

@@ -212,9 +212,9 @@ int Interpreter::lookup_by_slot(PyObject* o, getattrofunc slot, PyObject* name, 
     *out = own.release();
     return 1;
   }
-  static const char* const kPlain[] = {
-      "types.GenericAlias", "method",         "types.UnionType", "classmethod",
-      "staticmethod",       "typing.Generic", "mappingproxy",    "builtin_function_or_method"};
+  static const char* const kPlain[] = {"types.GenericAlias", "method",       "types.UnionType",
+                                       "typing.Union",       "classmethod",  "staticmethod",
+                                       "typing.Generic",     "mappingproxy", "builtin_function_or_method"};
   for (const char* plain : kPlain) {
     if (std::strcmp(kind, plain) == 0) {
       int found = compat::lookup_attribute(o, name, out);

@@ -116,6 +116,7 @@ int dict_merge(Interpreter& in, PyObject* dict, PyObject* items, PyObject* funct
 
 void set_function_attribute(PyObject* f, int which, PyObject* value) {
   auto* function = reinterpret_cast<PyFunctionObject*>(f);
+  if (which & 16) *compat::annotate_slot(function) = value;
   if (which & 8) function->func_closure = value;
   if (which & 4) function->func_annotations = value;
   if (which & 2) function->func_kwdefaults = value;
@@ -269,7 +270,10 @@ bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** s
   if (after < 0) {
     Ref more = Ref::steal(in.next(it.get()));
     if (more) {
-      PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d)", before);
+      if (compat::kUnpackingCounts && (PyTuple_CheckExact(seq) || PyList_CheckExact(seq) || PyDict_CheckExact(seq)))
+        PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d, got %zd)", before, PyObject_Size(seq));
+      else
+        PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d)", before);
       return fail();
     }
     if (PyErr_Occurred()) return fail();

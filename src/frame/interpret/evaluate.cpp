@@ -4,6 +4,7 @@
 
 #include "base/boundary.h"
 #include "compat/opcodes.h"
+#include "frame/bytecode/depth.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/plain_stop.h"
@@ -26,7 +27,7 @@ char* Interpreter::begin(ActiveFrame& act, _PyInterpreterFrame* frame) {
   act.direct = tail && top_ != nullptr && frame->owner == FRAME_OWNED_BY_THREAD;
   act.to_c = !tail && top_ != nullptr &&
              (frame->owner != FRAME_OWNED_BY_GENERATOR ||
-              reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame)) != gathered_);
+              reinterpret_cast<PyObject*>(compat::generator_of(frame)) != gathered_);
   if (top_ == nullptr) {
     act.on_path = !waypoints_.stop.empty();
     // Hooks that the backward calls have no caller here either.
@@ -96,14 +97,16 @@ PyObject* Interpreter::call_spread_from(ActiveFrame& act, int next, PyObject** s
 #define TOP() (sp[-1])
 #define PEEK(n) (sp[-(n)])
 #define NAME(i) PyTuple_GET_ITEM(names, i)
+#define LOCAL(i) compat::object_in(locals[i])
+#define EXCHANGE(i, v) compat::taken_from(std::exchange(locals[i], compat::slot_with(v)))
 
 PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run) {
   PyCodeObject* const co = code_of(frame);
   DecodedCode* const code = decode(co);
   compat::Linked linked(tstate, frame);
-  PyObject** const locals = frame->localsplus;
-  PyObject** const stack = locals + co->co_nlocalsplus;
-  PyObject** sp = locals + frame->stacktop;
+  compat::Slot* const locals = frame->localsplus;
+  PyObject** const stack = compat::stack_of(frame);
+  PyObject** sp = compat::open_stack(frame);
   const BytecodeInstruction* const instructions = code->instructions.data();
   PyObject* const names = co->co_names;
   PyObject* const consts = co->co_consts;
@@ -132,7 +135,6 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
     Py_LeaveRecursiveCall();
     deep = true;
   }
-  frame->stacktop = -1;  // the collector must not look at the stack while it moves
   if (deep) goto leave;
 
   for (bool thrown = throwflag;;) try {
@@ -181,27 +183,32 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case LOAD_CLOSURE:
           case LOAD_FAST_CHECK:
           case LOAD_FAST: {
-            PyObject* v = locals[arg];
+            PyObject* v = LOCAL(arg);
             if (v == nullptr) {
               unbound_local(co, arg);
               goto error;
             }
             if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, v);
-            PUSH(Py_NewRef(locals[arg]));
+            PUSH(Py_NewRef(LOCAL(arg)));
             break;
           }
           case LOAD_FAST_LOAD_FAST:  // the compiler knows both bound
             for (const int i : {compat::first_local_of(arg), compat::second_local_of(arg)}) {
-              if (lazy != nullptr && lazy[i]) touch(static_cast<size_t>(i), co, locals[i]);
-              PUSH(Py_NewRef(locals[i]));
+              if (lazy != nullptr && lazy[i]) touch(static_cast<size_t>(i), co, LOCAL(i));
+              PUSH(Py_NewRef(LOCAL(i)));
             }
             break;
           case LOAD_CONST:
             PUSH(Py_NewRef(PyTuple_GET_ITEM(consts, arg)));
             break;
+          case LOAD_SMALL_INT:
+            PUSH_RESULT(PyLong_FromLong(arg));
+            break;
+          case LOAD_COMMON_CONSTANT:
+            PUSH(common_constant(arg));
+            break;
           case STORE_FAST: {
-            PyObject* old = locals[arg];
-            locals[arg] = POP();
+            PyObject* old = EXCHANGE(arg, POP());
             if (lazy != nullptr) lazy[arg] = 0;
             Py_XDECREF(old);
             break;
@@ -209,33 +216,32 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case STORE_FAST_LOAD_FAST:
           case STORE_FAST_STORE_FAST: {
             const int one = compat::first_local_of(arg), other = compat::second_local_of(arg);
-            PyObject* old = std::exchange(locals[one], POP());
+            PyObject* old = EXCHANGE(one, POP());
             if (lazy != nullptr) lazy[one] = 0;
             Py_XDECREF(old);
             if (op == STORE_FAST_STORE_FAST) {
-              old = std::exchange(locals[other], POP());
+              old = EXCHANGE(other, POP());
               if (lazy != nullptr) lazy[other] = 0;
               Py_XDECREF(old);
               break;
             }
-            if (lazy != nullptr && lazy[other]) touch(static_cast<size_t>(other), co, locals[other]);
-            PUSH(Py_NewRef(locals[other]));
+            if (lazy != nullptr && lazy[other]) touch(static_cast<size_t>(other), co, LOCAL(other));
+            PUSH(Py_NewRef(LOCAL(other)));
             break;
           }
           case DELETE_FAST: {
-            PyObject* old = locals[arg];
+            PyObject* old = EXCHANGE(arg, nullptr);
             if (old == nullptr) {
               unbound_local(co, arg);
               goto error;
             }
-            locals[arg] = nullptr;
             if (lazy != nullptr) lazy[arg] = 0;
             Py_DECREF(old);
             break;
           }
           case POP_TOP: {
             PyObject* v = POP();
-            Py_DECREF(v);
+            Py_XDECREF(v);  // what a context manager's method is of may be NULL
             break;
           }
           case PUSH_NULL:
@@ -397,17 +403,17 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
 
           // Cells.
           case MAKE_CELL: {
-            if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, locals[arg]);
-            PyObject* cell = PyCell_New(locals[arg]);
+            if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, LOCAL(arg));
+            PyObject* cell = PyCell_New(LOCAL(arg));
             if (cell == nullptr) goto error;
-            Py_XSETREF(locals[arg], cell);
+            compat::set_slot(locals[arg], cell);
             break;
           }
           case COPY_FREE_VARS:
             copy_free_variables(frame, arg);
             break;
           case LOAD_DEREF:
-            PUSH_RESULT(load_cell(*this, co, locals, arg));
+            PUSH_RESULT(load_cell(*this, co, LOCAL(arg), arg));
             break;
           case LOAD_CLASSDEREF:
             PUSH_RESULT(load_class_cell(*this, frame, Ref(), arg));
@@ -419,15 +425,15 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case STORE_DEREF: {
             Ref v = POP_REF();
-            store_cell(*this, locals[arg], v.get());
+            store_cell(*this, LOCAL(arg), v.get());
             break;
           }
           case DELETE_DEREF: {
-            if (PyCell_GET(locals[arg]) == nullptr) {
+            if (PyCell_GET(LOCAL(arg)) == nullptr) {
               unbound_local(co, arg);
               goto error;
             }
-            store_cell(*this, locals[arg], nullptr);
+            store_cell(*this, LOCAL(arg), nullptr);
             break;
           }
 
@@ -586,7 +592,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
           case CALL_FUNCTION_EX: {
-            Ref kwargs = Ref::steal((arg & 1) ? POP() : nullptr);
+            Ref kwargs = Ref::steal(compat::spreads_keywords(arg) ? POP() : nullptr);
             Ref args = POP_REF();
             Ref one = POP_REF(), other = POP_REF();  // one of them is NULL
             Ref f = one ? std::move(one) : std::move(other);
@@ -671,10 +677,13 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               break;
             }
             if (PyErr_Occurred()) goto error;
-            Py_DECREF(POP());
+            if (!compat::kLoopsKeepIterator) Py_DECREF(POP());
             pc += arg + compat::past_end_of_loop();
             break;
           }
+          case POP_ITER:
+            Py_DECREF(POP());
+            break;
           case GET_LEN:
             look_special(TOP(), "__len__");
             recorder.length(TOP());
@@ -709,7 +718,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             }
             if (act.to_c) recorder.numbers.read_deep(TOP());
             result = POP();
-            _PyFrame_SetStackPointer(frame, sp);
+            compat::close_stack(frame, sp);
             compat::go_on_at(frame, pc);
             compat::suspend(tstate, frame, linked, compat::delegates(arg));
             compat::leave_python_call(tstate);
@@ -785,8 +794,15 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             PUSH(value);
             break;
           }
+          case LOAD_SPECIAL: {
+            Ref o = POP_REF();
+            PUSH_RESULT(load_special(*this, o.get(), compat::special_name_of(arg)));
+            PUSH(nullptr);  // what it is a method of is bound to it
+            break;
+          }
           case WITH_EXCEPT_START:
-            PUSH_RESULT(exit_with(*this, PEEK(4), TOP()));
+            PUSH_RESULT(compat::kExitIsMethod ? exit_with(*this, PEEK(5), PEEK(4), TOP())
+                                              : exit_with(*this, PEEK(4), nullptr, TOP()));
             break;
 
           // Imports.
@@ -823,8 +839,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             result = Py_NewRef(PyTuple_GET_ITEM(consts, arg));
             goto leave;
           case LOAD_FAST_AND_CLEAR:
-            if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, locals[arg]);
-            PUSH(std::exchange(locals[arg], nullptr));
+            if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, LOCAL(arg));
+            PUSH(EXCHANGE(arg, nullptr));
             break;
           case END_FOR:
             Py_DECREF(POP());
@@ -944,7 +960,8 @@ stop:
   if (run != nullptr && run->stopped) {
     while (pc > 0 && instructions[pc - 1].op == EXTENDED_ARG) --pc;  // CPython must see the whole argument
     compat::go_on_at(frame, pc);
-    _PyFrame_SetStackPointer(frame, sp);
+    compat::close_stack(frame, sp);
+    tag_instructions(frame, *code, pc);
     Py_LeaveRecursiveCall();
     compat::leave_python_call(tstate);
     return nullptr;
@@ -956,7 +973,7 @@ leave:
     DROP_ALL(stack);
     abort("");  // makes sure an error is set
   }
-  _PyFrame_SetStackPointer(frame, sp);
+  compat::close_stack(frame, sp);
   if (!deep) Py_LeaveRecursiveCall();
   if (!deep) compat::leave_python_call(tstate);
   linked.leave();  // a frame that is being cleared must not be visible to finalizers
@@ -975,5 +992,7 @@ leave:
 #undef TOP
 #undef PEEK
 #undef NAME
+#undef LOCAL
+#undef EXCHANGE
 
 }  // namespace flashover::frame

@@ -36,12 +36,13 @@ int store_global(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name, Py
 int delete_global(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name);
 int setup_annotations(Interpreter& in, _PyInterpreterFrame* frame);
 void copy_free_variables(_PyInterpreterFrame* frame, int count);
-PyObject* load_cell(Interpreter& in, PyCodeObject* code, PyObject** locals, int index);
+PyObject* load_cell(Interpreter& in, PyCodeObject* code, PyObject* cell, int index);
 // `names`: the namespace to look into first; null: the frame's own.
 PyObject* load_class_cell(Interpreter& in, _PyInterpreterFrame* frame, const Ref& names, int index);
 void store_cell(Interpreter& in, PyObject* cell, PyObject* value);
 PyObject* load_super_attr(Interpreter& in, PyObject* super, PyObject* type, PyObject* self, PyObject* name,
                           bool two_arguments);
+PyObject* common_constant(int which);
 PyObject* load_build_class(Interpreter& in, _PyInterpreterFrame* frame);
 // build.cpp. Operands are borrowed.
 bool is_same(Interpreter& in, Ref& a, Ref& b);  // `a is b`; arrays of numpy stand for those of before the trace
@@ -60,8 +61,9 @@ int dict_merge(Interpreter& in, PyObject* dict, PyObject* items, PyObject* funct
 void set_function_attribute(PyObject* f, int which, PyObject* value);  // takes the value over
 PyObject* make_function(Interpreter& in, _PyInterpreterFrame* frame, int flags, PyObject*** sp);  // pops its operands
 // raise.cpp
-PyObject* enter_with(Interpreter& in, PyObject* manager, Ref& exit);  // what __enter__ gave
-PyObject* exit_with(Interpreter& in, PyObject* exit, PyObject* exception);
+PyObject* enter_with(Interpreter& in, PyObject* manager, Ref& exit);                        // what __enter__ gave
+PyObject* load_special(Interpreter& in, PyObject* manager, const char* name);               // one of the two, bound
+PyObject* exit_with(Interpreter& in, PyObject* exit, PyObject* self, PyObject* exception);  // `self` may be null
 
 Ref local_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name);  // null without an error: not there
 // 1: *out is an unbound method whose first argument is `o`. 0: *out is the attribute, or null with an error set.

@@ -112,7 +112,7 @@ bool calls_what_it_is_given(_PyInterpreterFrame* frame) {
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr) PyErr_Clear();
   return file != nullptr && std::strstr(file, "/re/__init__.py") != nullptr && code->co_argcount > 1 &&
-         frame->localsplus[1] != nullptr && PyCallable_Check(frame->localsplus[1]) != 0;
+         compat::local_of(frame, 1) != nullptr && PyCallable_Check(compat::local_of(frame, 1)) != 0;
 }
 
 namespace {

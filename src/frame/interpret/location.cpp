@@ -137,7 +137,7 @@ graph::Location Interpreter::operator_location() {
     if (fresh) own->second = is_torchs_own(code_of(f));
     if (line == nullptr && !own->second) line = f;
     if (module != nullptr || code_of(f)->co_argcount == 0) continue;
-    PyObject* self = f->localsplus[0];
+    PyObject* self = compat::local_of(f, 0);
     if (self != nullptr && PyCell_Check(self)) self = PyCell_GET(self);
     if (self == nullptr || !is_module(self)) continue;
     auto [name, unnamed] = names_.modules.try_emplace(self);

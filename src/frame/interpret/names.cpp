@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "compat/evaluator.h"
 #include "frame/interpret/instructions.h"
 #include "frame/resume.h"
 
@@ -88,11 +89,11 @@ int setup_annotations(Interpreter& in, _PyInterpreterFrame* frame) {
 void copy_free_variables(_PyInterpreterFrame* frame, int count) {
   PyObject* closure = reinterpret_cast<PyFunctionObject*>(function_of(frame))->func_closure;
   const int offset = code_of(frame)->co_nlocalsplus - count;
-  for (int i = 0; i < count; ++i) frame->localsplus[offset + i] = Py_NewRef(PyTuple_GET_ITEM(closure, i));
+  for (int i = 0; i < count; ++i)
+    compat::set_slot(frame->localsplus[offset + i], Py_NewRef(PyTuple_GET_ITEM(closure, i)));
 }
 
-PyObject* load_cell(Interpreter& in, PyCodeObject* code, PyObject** locals, int index) {
-  PyObject* cell = locals[index];
+PyObject* load_cell(Interpreter& in, PyCodeObject* code, PyObject* cell, int index) {
   if (PyCell_GET(cell) == nullptr) {
     unbound_local(code, index);
     return nullptr;
@@ -110,7 +111,7 @@ PyObject* load_class_cell(Interpreter& in, _PyInterpreterFrame* frame, const Ref
   if (names && !value && PyErr_ExceptionMatches(PyExc_KeyError)) PyErr_Clear();
   if (!value && PyErr_Occurred()) return nullptr;
   if (value) return value.release();
-  PyObject* cell = frame->localsplus[index];
+  PyObject* cell = compat::local_of(frame, index);
   value = Ref::borrow(PyCell_GET(cell));
   if (!value) {
     unbound_local(code_of(frame), index);
@@ -164,6 +165,13 @@ PyObject* load_super_attr(Interpreter& in, PyObject* super, PyObject* type, PyOb
   const bool real = super == reinterpret_cast<PyObject*>(&PySuper_Type);
   Ref object = Ref::steal(in.call(super, args + 1, real || two_arguments ? 2 : 0, nullptr));
   return object ? in.get_attr(object.get(), name) : nullptr;
+}
+
+PyObject* common_constant(int which) {
+  PyObject* constant = compat::common_constant(which);
+  if (constant == nullptr)
+    throw Declined("a common constant that the interpreter does not know: " + std::to_string(which));
+  return Py_NewRef(constant);
 }
 
 PyObject* load_build_class(Interpreter& in, _PyInterpreterFrame* frame) {

@@ -21,6 +21,7 @@ PyObject* do_next(const NativeCall& c);
 PyObject* do_vars(const NativeCall& c);
 PyObject* do_build_class(const NativeCall& c);
 PyObject* do_abc_init(const NativeCall& c);
+PyObject* do_clear_type_descriptors(const NativeCall& c);
 PyObject* do_abc_register(const NativeCall& c);
 PyObject* do_bool(const NativeCall& c);
 PyObject* do_object_reduce(const NativeCall& c);

@@ -185,6 +185,12 @@ PyObject* do_abc_init(const NativeCall& c) {
   return c.run();
 }
 
+// Of a class that one with slots takes the place of (dataclasses, from 3.14 on).
+PyObject* do_clear_type_descriptors(const NativeCall& c) {
+  if (c.nargs != 1 || !c.in.recorder.is_fresh_type(c.args[0])) throw Declined("call of " + callable_name(c.f));
+  return c.run();
+}
+
 PyObject* do_abc_register(const NativeCall& c) {
   if (c.nargs != 2 || !c.in.recorder.is_fresh_type(c.args[0])) throw Declined("call of " + callable_name(c.f));
   return c.run();

@@ -28,12 +28,14 @@ OpcodeClass class_of(int op) {
     case YIELD_VALUE:
     case PRECALL:
     case END_FOR:
+    case POP_ITER:
     case STORE_FAST_STORE_FAST:
     case STORE_FAST_LOAD_FAST:
       return OpcodeClass::kControl;
     case LOAD_FAST:
     case LOAD_FAST_LOAD_FAST:
     case LOAD_CONST:
+    case LOAD_SMALL_INT:
       return OpcodeClass::kLoad;
     case COMPARE_OP:
     case BINARY_OP:

@@ -1,6 +1,7 @@
 // Instructions that raise and handle exceptions, exception groups too, and enter and leave with statements.
 #include <unordered_set>
 
+#include "compat/opcodes.h"
 #include "frame/interpret/instructions.h"
 
 namespace flashover::frame {
@@ -187,6 +188,12 @@ bool raise(Interpreter& in, PyObject* exception, PyObject* cause) {
   return false;
 }
 
+static bool is_for_async_with(PyTypeObject* type) {
+  static PyObject *const enter = PyUnicode_InternFromString("__aenter__"), *const exit =
+                                                                               PyUnicode_InternFromString("__aexit__");
+  return _PyType_Lookup(type, enter) != nullptr && _PyType_Lookup(type, exit) != nullptr;
+}
+
 Ref special_method(PyObject* o, const char* name, const char* protocol) {
   Ref key = Ref::steal(PyUnicode_InternFromString(name));
   Ref method = Ref::borrow(_PyType_Lookup(Py_TYPE(o), key.get()));
@@ -195,8 +202,14 @@ Ref special_method(PyObject* o, const char* name, const char* protocol) {
     return get == nullptr ? method : Ref::steal(get(method.get(), o, reinterpret_cast<PyObject*>(Py_TYPE(o))));
   }
   if (!PyErr_Occurred()) {
-    PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the %s protocol%s", Py_TYPE(o)->tp_name, protocol,
-                 std::string_view(name) == "__exit__" ? " (missed __exit__ method)" : "");
+    const bool exit = std::string_view(name) == "__exit__";
+    PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the %s protocol%s%s", Py_TYPE(o)->tp_name, protocol,
+                 exit                    ? " (missed __exit__ method)"
+                 : compat::kExitIsMethod ? " (missed __enter__ method)"
+                                         : "",
+                 compat::kExitIsMethod && is_for_async_with(Py_TYPE(o))
+                     ? " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
+                     : "");
   }
   return {};
 }
@@ -212,10 +225,16 @@ PyObject* enter_with(Interpreter& in, PyObject* manager, Ref& exit) {
   return in.call(enter.get(), none + 1, 0, nullptr);
 }
 
-PyObject* exit_with(Interpreter& in, PyObject* exit, PyObject* exception) {
+PyObject* load_special(Interpreter& in, PyObject* manager, const char* name) {
+  in.look_special(manager, name);
+  return special_method(manager, name, "context manager").release();
+}
+
+PyObject* exit_with(Interpreter& in, PyObject* exit, PyObject* self, PyObject* exception) {
   Ref traceback = Ref::steal(PyException_GetTraceback(exception));
-  PyObject* args[4] = {nullptr, PyExceptionInstance_Class(exception), exception, traceback ? traceback.get() : Py_None};
-  return in.call(exit, args + 1, 3, nullptr);
+  PyObject* args[5] = {nullptr, self, PyExceptionInstance_Class(exception), exception,
+                       traceback ? traceback.get() : Py_None};
+  return self != nullptr ? in.call(exit, args + 1, 4, nullptr) : in.call(exit, args + 2, 3, nullptr);
 }
 
 }  // namespace flashover::frame

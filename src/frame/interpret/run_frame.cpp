@@ -17,7 +17,7 @@ void note_class_in_the_making(SourceTracker& recorder, _PyInterpreterFrame* fram
   const int at = is("__set_name__") ? 1 : 0;
   if (at == 0 && !is("__init_subclass__") && !is("__init__") && !is("mro")) return;
   if (code_of(frame)->co_argcount <= at) return;
-  PyObject* made = frame->localsplus[at];
+  PyObject* made = compat::local_of(frame, at);
   if (made != nullptr && PyType_Check(made) && !recorder.is_old(made) &&
       is_python_class(reinterpret_cast<PyTypeObject*>(made)))
     recorder.fresh_type(made);
@@ -51,8 +51,7 @@ void Interpreter::touch(size_t slot, PyCodeObject* code, PyObject* object) {
   PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, static_cast<int64_t>(slot),
                                  PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(slot)), object);
   if (seen == object) return;
-  PyObject*& local = top_->frame->localsplus[slot];
-  Py_XSETREF(local, Py_NewRef(seen));
+  compat::set_slot(top_->frame->localsplus[slot], Py_NewRef(seen));
 }
 
 // The frame goes on as `start` says. What is read may call Python (torch function modes): that is no part of the
@@ -78,7 +77,7 @@ void Interpreter::take_up(const CaptureRequest& start, _PyInterpreterFrame* fram
     } else {
       PyObject* name = i < locals ? PyTuple_GET_ITEM(code_of(frame)->co_localsplusnames, i) : nullptr;
       PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, i, name, o);
-      if (seen != o) Py_SETREF(frame->localsplus[i], Py_NewRef(seen));
+      if (seen != o) compat::set_slot(frame->localsplus[i], Py_NewRef(seen));
     }
   }
   PyObject* builtins = reinterpret_cast<PyFunctionObject*>(start.function)->func_builtins;
@@ -127,22 +126,22 @@ static void see_arguments(Interpreter& in, _PyInterpreterFrame* frame, LibraryCo
   const int args =
       library == LibraryCode::kUntracked ? 0 : code_of(frame)->co_argcount + code_of(frame)->co_kwonlyargcount;
   for (int i = 0; i < args; ++i)
-    if (PyObject*& local = frame->localsplus[i]; local != nullptr) {
+    if (PyObject* local = compat::local_of(frame, i); local != nullptr) {
       if (library == LibraryCode::kBatches && recorder.numbers.is(local)) {
         recorder.numbers.as_sizes(local);
-        Py_SETREF(local, recorder.numbers.symbols(local));
+        compat::set_slot(frame->localsplus[i], recorder.numbers.symbols(local));
         continue;
       }
       recorder.numbers.read_deep(local);
       recorder.whole(local);
     }
   for (int i = args; i < args + (library == LibraryCode::kOperator ? 2 : 0); ++i)  // *args, **kwargs
-    if (frame->localsplus[i] != nullptr) recorder.numbers.read_deep(frame->localsplus[i]);
+    if (compat::local_of(frame, i) != nullptr) recorder.numbers.read_deep(compat::local_of(frame, i));
   if (library == LibraryCode::kNested) make_nested_dummy(in.uninterpreted);
   for (int i = args; i < args + rest_of_arguments(code_of(frame)) && library == LibraryCode::kNested; ++i)
-    if (frame->localsplus[i] != nullptr) {
-      recorder.numbers.read_deep(frame->localsplus[i]);
-      recorder.whole(frame->localsplus[i]);
+    if (compat::local_of(frame, i) != nullptr) {
+      recorder.numbers.read_deep(compat::local_of(frame, i));
+      recorder.whole(compat::local_of(frame, i));
     }
 }
 
@@ -160,7 +159,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (code->coroutine) throw Declined("a coroutine");
     if (is_code_of_arrays(code_of(frame))) {
       for (int i = 0; i < code_of(frame)->co_nlocalsplus; ++i)
-        if (frame->localsplus[i] != nullptr) look_around_arrays(frame->localsplus[i]);
+        if (compat::local_of(frame, i) != nullptr) look_around_arrays(compat::local_of(frame, i));
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
       --uninterpreted;
@@ -190,7 +189,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (code->generator && frame->owner != FRAME_OWNED_BY_GENERATOR)
       return _PyEval_EvalFrameDefault(tstate, frame, throwflag);  // only makes the generator object
     if (code->generator) {
-      PyObject* generator = reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame));
+      PyObject* generator = reinterpret_cast<PyObject*>(compat::generator_of(frame));
       if (recorder.is_old(generator)) throw Declined("a generator from before the call is advanced");
       // (Not when it is being closed: one that is dying has cleared its weak references for the last time.)
       if (!throwflag && reinterpret_cast<PyGenObject*>(generator)->gi_weakreflist == nullptr)
@@ -244,12 +243,12 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
 // The frame has its arguments and has not begun. NotImplemented: its formula is traced as others are.
 PyObject* Interpreter::record_operator_backward(_PyInterpreterFrame* frame) {
   PyObject* record = of_module("flashover._operator_backward", "record");
-  PyObject* given = frame->localsplus[1];
+  PyObject* given = compat::local_of(frame, 1);
   if (record == nullptr || code_of(frame)->co_argcount != 1 || given == nullptr || !PyTuple_Check(given))
     return Py_NewRef(Py_NotImplemented);
   Ref args = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(given) + 2));
   PyTuple_SET_ITEM(args.get(), 0, Py_NewRef(function_of(frame)));
-  PyTuple_SET_ITEM(args.get(), 1, Py_NewRef(frame->localsplus[0]));
+  PyTuple_SET_ITEM(args.get(), 1, Py_NewRef(compat::local_of(frame, 0)));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i)
     PyTuple_SET_ITEM(args.get(), i + 2, Py_NewRef(PyTuple_GET_ITEM(given, i)));
   ++uninterpreted;
@@ -284,16 +283,16 @@ PyObject* Interpreter::call_substitute(_PyInterpreterFrame* frame, PyObject* oth
   if (!recorder.is_old(other)) recorder.constant(other);
   int at = code->co_argcount;
   Ref positional = Ref::steal(PyList_New(0)), named = Ref::steal(PyDict_New());
-  for (int i = 0; i < at; ++i) PyList_Append(positional.get(), frame->localsplus[i]);
+  for (int i = 0; i < at; ++i) PyList_Append(positional.get(), compat::local_of(frame, i));
   for (int i = 0; i < code->co_kwonlyargcount; ++i, ++at)
-    PyDict_SetItem(named.get(), PyTuple_GET_ITEM(code->co_localsplusnames, at), frame->localsplus[at]);
+    PyDict_SetItem(named.get(), PyTuple_GET_ITEM(code->co_localsplusnames, at), compat::local_of(frame, at));
   if (code->co_flags & CO_VARARGS) {
-    recorder.contents(frame->localsplus[at]);
-    PyList_SetSlice(positional.get(), PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, frame->localsplus[at++]);
+    recorder.contents(compat::local_of(frame, at));
+    PyList_SetSlice(positional.get(), PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, compat::local_of(frame, at++));
   }
   if (code->co_flags & CO_VARKEYWORDS) {
-    recorder.contents(frame->localsplus[at]);
-    PyDict_Update(named.get(), frame->localsplus[at]);
+    recorder.contents(compat::local_of(frame, at));
+    PyDict_Update(named.get(), compat::local_of(frame, at));
   }
   Ref args = Ref::steal(PyList_AsTuple(positional.get()));
   if (!args || PyErr_Occurred()) return nullptr;

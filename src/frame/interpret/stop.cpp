@@ -36,7 +36,8 @@ void Interpreter::take_snapshot(const ActiveFrame& innermost, int next, PyObject
     Snapshot::Frame out{
         Ref::borrow(function_of(f)), Ref::borrow(reinterpret_cast<PyObject*>(code_of(f))), last ? next : a->next, {}};
     PyObject** end = last ? sp : a->below;
-    for (PyObject** p = f->localsplus; p < end; ++p) out.slots.push_back(Ref::borrow(*p));
+    for (int i = 0; i < code_of(f)->co_nlocalsplus; ++i) out.slots.push_back(Ref::borrow(compat::local_of(f, i)));
+    for (PyObject** p = compat::stack_of(f); p < end; ++p) out.slots.push_back(Ref::borrow(*p));
     snapshot->frames.insert(snapshot->frames.begin(), std::move(out));
   }
   ending_.snapshot = std::move(snapshot);
