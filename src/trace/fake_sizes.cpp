@@ -18,7 +18,7 @@ std::string registered_name(const c10::OperatorHandle& op) {
   return op.schema().name() + (overload.empty() ? "" : "." + overload);
 }
 
-bool is_number(const at::Tensor& t) {
+bool is_of_known_sizes(const at::Tensor& t) {
   const auto known = [](const c10::SymInt& s) { return aten::expr_of(s).has_value(); };
   return std::ranges::all_of(t.sym_sizes(), known) && std::ranges::all_of(t.sym_strides(), known) &&
          known(t.sym_storage_offset());
@@ -41,7 +41,7 @@ std::optional<Stack> results_of(const OpFacts& facts, const py::object& made) {
       tensors = values[i].cast<std::vector<at::Tensor>>();
     else
       tensors.push_back(values[i].cast<at::Tensor>());
-    if (!std::ranges::all_of(tensors, [](const at::Tensor& t) { return t.defined() && is_number(t); }))
+    if (!std::ranges::all_of(tensors, [](const at::Tensor& t) { return t.defined() && is_of_known_sizes(t); }))
       return std::nullopt;
     if (list)
       out.emplace_back(std::move(tensors));
