@@ -25,7 +25,7 @@ bool is_of_known_sizes(const at::Tensor& t) {
 }
 
 // What the function returned, as the operator would have. nullopt: something else than tensors of known sizes.
-std::optional<Stack> results_of(const OpFacts& facts, const py::object& made) {
+std::optional<Stack> results_of_user(const OpFacts& facts, const py::object& made) {
   std::vector<py::object> values;
   if (facts.schema.returns.size() == 1)
     values.push_back(made);
@@ -98,7 +98,7 @@ std::optional<Stack> Recorder::call_shape_function_of_user(const OpFacts& facts,
     const py::object call = py::module_::import("flashover._fake_sizes").attr("call");
     const BelowEverything plain;
     const InternalScope internal;
-    out = results_of(facts, call(registered_name(facts.schema.handle), args, named));
+    out = results_of_user(facts, call(registered_name(facts.schema.handle), args, named));
   } catch (const py::error_already_set&) {  // it is called again, and then heard
   } catch (const py::cast_error&) {
   } catch (const c10::Error&) {
