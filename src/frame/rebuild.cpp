@@ -335,8 +335,8 @@ PyObject* run_step(const Capture& capture, const ReconstructionStep& s, const Re
       return Py_TYPE(s.object)->tp_descr_get(s.object, item(0), reinterpret_cast<PyObject*>(Py_TYPE(item(0))));
     case Kind::kBoundMethod:
       return PyMethod_New(item(0), item(1));
-    case Kind::
-        kFunction:  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations, doc, module, annotate
+    // Of code, globals, name, qualname, defaults, kwdefaults, closure, annotations, doc, module, annotate.
+    case Kind::kFunction:
       return rebuild_function(item);
     case Kind::kEnter:
       return PyObject_CallMethod(item(0), "__enter__", nullptr);

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "graph/graph.h"
+#include "graph/written.h"
 #include "ops/args.h"
 #include "ops/names.h"
 #include "torch/size_node.h"
@@ -116,15 +117,11 @@ bool Recorder::find_sizes(OpFacts& facts, Stack& stack, size_t base) {
 // The same memory holds the same numbers as when the graph had so many nodes.
 bool Recorder::is_unwritten_since(ValueId value, size_t node) const {
   const int32_t storage = graph_.values[static_cast<size_t>(value)].storage;
-  for (size_t n = node; n < graph_.nodes.size(); ++n)
-    for (size_t i = 0; i < graph_.nodes[n].args.size() && i < 32; ++i) {
-      if (!(graph_.nodes[n].op->mutates >> i & 1)) continue;
-      bool written = false;
-      graph::for_each_ref(graph_.nodes[n].args[i],
-                          [&](ValueId v) { written |= graph_.values[static_cast<size_t>(v)].storage == storage; });
-      if (written) return false;
-    }
-  return true;
+  bool written = false;
+  for (size_t n = node; n < graph_.nodes.size() && !written; ++n)
+    graph::for_each_written(graph_.nodes[n],
+                            [&](ValueId v) { written |= graph_.values[static_cast<size_t>(v)].storage == storage; });
+  return !written;
 }
 
 // Whether two values hold the same numbers: one value, or made by the same operators of the same memory, which was not

@@ -13,17 +13,6 @@
 namespace flashover::trace {
 namespace {
 
-std::string registered_name(const c10::OperatorHandle& op) {
-  const std::string& overload = op.schema().overload_name();
-  return op.schema().name() + (overload.empty() ? "" : "." + overload);
-}
-
-bool is_of_known_sizes(const at::Tensor& t) {
-  const auto known = [](const c10::SymInt& s) { return aten::expr_of(s).has_value(); };
-  return std::ranges::all_of(t.sym_sizes(), known) && std::ranges::all_of(t.sym_strides(), known) &&
-         known(t.sym_storage_offset());
-}
-
 // What the function returned, as the operator would have. nullopt: something else than tensors of known sizes.
 std::optional<Stack> results_of_user(const OpFacts& facts, const py::object& made) {
   std::vector<py::object> values;
@@ -41,7 +30,7 @@ std::optional<Stack> results_of_user(const OpFacts& facts, const py::object& mad
       tensors = values[i].cast<std::vector<at::Tensor>>();
     else
       tensors.push_back(values[i].cast<at::Tensor>());
-    if (!std::ranges::all_of(tensors, [](const at::Tensor& t) { return t.defined() && is_of_known_sizes(t); }))
+    if (!std::ranges::all_of(tensors, [](const at::Tensor& t) { return t.defined() && has_known_geometry(t); }))
       return std::nullopt;
     if (list)
       out.emplace_back(std::move(tensors));
@@ -98,7 +87,7 @@ std::optional<Stack> Recorder::call_shape_function_of_user(const OpFacts& facts,
     const py::object call = py::module_::import("flashover._fake_sizes").attr("call");
     const BelowEverything plain;
     const InternalScope internal;
-    out = results_of_user(facts, call(registered_name(facts.schema.handle), args, named));
+    out = results_of_user(facts, call(c10::toString(facts.schema.handle.operator_name()), args, named));
   } catch (const py::error_already_set&) {  // it is called again, and then heard
   } catch (const py::cast_error&) {
   } catch (const c10::Error&) {

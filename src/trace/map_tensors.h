@@ -1,9 +1,11 @@
 // Walks over the tensors among a call's arguments or results.
 #pragma once
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "torch/convert.h"
+#include "torch/size_node.h"
 
 namespace flashover::trace {
 
@@ -15,6 +17,13 @@ void for_each_tensor(const c10::IValue& value, F&& f) {
     for (const c10::IValue& element : value.toListRef())
       if (element.isTensor()) f(element.toTensor());
   }
+}
+
+// No size, stride or offset is a symbol of somebody else's.
+inline bool has_known_geometry(const at::Tensor& t) {
+  const auto known = [](const c10::SymInt& s) { return aten::expr_of(s).has_value(); };
+  return std::ranges::all_of(t.sym_sizes(), known) && std::ranges::all_of(t.sym_strides(), known) &&
+         known(t.sym_storage_offset());
 }
 
 // The tensor with another one in its place, in an argument or in a list of them.

@@ -107,17 +107,12 @@ std::optional<Stack> Recorder::call_meta_on_symbols(const OpFacts& facts, const 
     symbolic_companions_ = false;
     for (Operand& o : operands_) o.companion = at::Tensor();
   };
-  const auto is_ours = [](const c10::SymInt& s) { return aten::expr_of(s).has_value(); };
   symbolic_companions_ = true;
   try {
     Stack out = call_meta(facts, stack, base);
     bool known = true;
     for (size_t i = 0; i < out.size(); ++i)
-      for_each_tensor(out[i], [&](const at::Tensor& t) {
-        known = known &&
-                (!t.defined() || (std::ranges::all_of(t.sym_sizes(), is_ours) &&
-                                  std::ranges::all_of(t.sym_strides(), is_ours) && is_ours(t.sym_storage_offset())));
-      });
+      for_each_tensor(out[i], [&](const at::Tensor& t) { known = known && (!t.defined() || has_known_geometry(t)); });
     symbolic_companions_ = false;
     if (known) return out;
   } catch (const std::bad_alloc&) {
@@ -302,8 +297,8 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
     symbolic.reset();
     for (Operand& o : operands_) o.companion = at::Tensor();
   }
-  if (!symbolic && !sizes_->empty()) symbolic = call_shape_function_of_user(facts, stack, base);
-  if (!symbolic && !sizes_->empty()) {
+  const bool reads = !symbolic && !sizes_->empty();
+  if (reads && !(symbolic = call_shape_function_of_user(facts, stack, base))) {
     read_sizes(facts, stack, base);
     args = collect(facts, stack, base);
   }
@@ -315,7 +310,7 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
       meta = call_meta(facts, stack, base);
       take_geometry(facts);
     } catch (const Declined&) {
-      symbolic = call_shape_function_of_user(facts, stack, base);
+      if (!reads) symbolic = call_shape_function_of_user(facts, stack, base);
       if (!symbolic) throw;
       meta = std::move(*symbolic);
     }

@@ -3,6 +3,7 @@
 #include "frame/fetched_error.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
+#include "frame/own_calls.h"
 #include "frame/resume.h"
 #include "trace/aside.h"
 
@@ -99,6 +100,12 @@ bool is_repr_of_tensors(PyCodeObject* code) {
   return its && reinterpret_cast<PyObject*>(code) == its.get();
 }
 
+// As it is: the Python code that runs meanwhile is none of the program's.
+PyObject* left_to_cpython(Interpreter& in, PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+  const OwnCalls own(&in.uninterpreted);
+  return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+}
+
 }  // namespace
 
 // *args and **kwargs.
@@ -160,9 +167,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (is_code_of_arrays(code_of(frame))) {
       for (int i = 0; i < code_of(frame)->co_nlocalsplus; ++i)
         if (compat::local_of(frame, i) != nullptr) look_around_arrays(compat::local_of(frame, i));
-      ++uninterpreted;
-      PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
-      --uninterpreted;
+      PyObject* result = left_to_cpython(*this, tstate, frame, throwflag);
       if (result == nullptr && session != nullptr && session->declined()) abort(session->decline_reason());
       return result;
     }
@@ -171,10 +176,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     const Mark mark = mark_of(function_of(frame));
     if (mark == Mark::kDisallow) throw Declined("a function that is not to be part of a graph is called");
     if (mark == Mark::kConstant) {  // called by native code: torch's start of the driver
-      ++uninterpreted;
-      PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
-      --uninterpreted;
-      return result;
+      return left_to_cpython(*this, tstate, frame, throwflag);
     }
     if (const CaptureRequest* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
       take_up(*start, frame);
@@ -224,10 +226,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       // A registered operator's backward may turn out not to be traceable.
       static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");
       if (code_of(frame)->co_name == differentiable) note_retry();
-      ++uninterpreted;
-      PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
-      --uninterpreted;
-      return result;
+      return left_to_cpython(*this, tstate, frame, throwflag);
     }
   } catch (const Declined& d) {
     abort(d.reason);
