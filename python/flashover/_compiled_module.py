@@ -16,10 +16,11 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from flashover import _C
 from flashover import options as options_table
@@ -38,9 +39,24 @@ def original_class(cls: Any) -> Any:
     return cls._flashover_class if isinstance(cls, CompiledClass) else cls
 
 
+def _parts(module: torch.nn.Module, seen: set[int]) -> Iterator[torch.nn.Module]:
+    """module.modules(), for modules without a hash, too."""
+    if id(module) not in seen:
+        seen.add(id(module))
+        yield module
+        for part in module._modules.values():
+            if part is not None:
+                yield from _parts(part, seen)
+
+
 def is_uninitialized(module: torch.nn.Module) -> bool:
-    """Whether the first call, by hooks (torch.nn.modules.lazy), gives a parameter or a buffer in it its size."""
-    return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
+    """Whether the first call, by hooks (torch.nn.modules.lazy), makes a parameter or a buffer in it or gives it its
+    size."""
+    return any(
+        (isinstance(part, LazyModuleMixin) and hasattr(part, "_initialize_hook"))
+        or any(map(torch.nn.parameter.is_lazy, (*part._parameters.values(), *part._buffers.values())))
+        for part in _parts(module, set())
+    )
 
 
 class _Asked(threading.local):

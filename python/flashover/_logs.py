@@ -12,7 +12,7 @@ import torch
 from flashover import _C
 from flashover._nearest import did_you_mean
 from flashover._reasons import reason_of
-from flashover._stacks import of_user
+from flashover._stacks import called_from, of_user
 
 ROOT = "flashover"
 TOPICS: tuple[str, ...] = tuple(_C.log_topics())
@@ -80,9 +80,8 @@ def _sink(topic: str, text: str, reason: str, stack: str) -> None:
         _loggers[topic].info("%s", text)
         return
     row = reason_of(reason)
-    called = [f"  called from {frame}" for frame in of_user(stack)[-2::-1]]
     helps = [f"  {row.title}: {row.hints[0]}", f"  More: {row.docs}"]
-    _loggers[topic].info("%s", "\n".join([text, *called, *helps]), extra={"flashover_reason": row.name})
+    _loggers[topic].info("%s", "\n".join([text, *called_from(of_user(stack)), *helps]), extra={"flashover_reason": row.name})
 
 
 def set_logs(topics: str = "", **named: bool) -> None:

@@ -433,8 +433,9 @@ class Trained final : public Runner {
       node->set_next_edges(std::move(edges));
     }
     for (size_t i = 0; i < p.results.size(); ++i)  // in order of tangents
-      if (p.results[i].tangent >= 0) {
-        outputs[i] = made[p.results[memory_of(i)].index];
+      if (const PartitionSignature::Result& r = p.results[i]; r.tangent >= 0) {
+        outputs[i] = r.kind == Output::Kind::kInputAlias ? given_back(inputs[r.index], r, layouts->results[i])
+                                                         : made[p.results[memory_of(i)].index];
         autograd::set_history(outputs[i], node);
       }
     // Inputs that the program wrote under autograd: so they are now, before views of them are made.
@@ -468,6 +469,15 @@ class Trained final : public Runner {
   size_t memory_of(size_t i) const {
     const PartitionSignature::Result& r = state_->signature.results[i];
     return r.kind == Output::Kind::kOutputAlias ? static_cast<size_t>(r.index) : i;
+  }
+  // What a Function of the program gives back of an input: autograd refuses writes into it, as eager's does.
+  static at::Tensor given_back(const at::Tensor& input, const PartitionSignature::Result& r, const Geometry& g) {
+    const c10::AutoGradMode not_followed(false);
+    at::Tensor made = at::as_strided(input, g.sizes, g.strides, input.storage_offset() + g.offset);
+    if (auto* meta = autograd::impl::get_view_autograd_meta(made); meta && meta->has_bw_view())
+      meta->set_creation_meta(r.one_of_several ? autograd::CreationMeta::MULTI_OUTPUT_NODE
+                                               : autograd::CreationMeta::IN_CUSTOM_FUNCTION);
+    return made;
   }
   // At the caller's level: autograd follows the view, or is told not to.
   static at::Tensor view(const at::Tensor& base, const PartitionSignature::Result& r, const Geometry& g) {

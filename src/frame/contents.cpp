@@ -121,9 +121,9 @@ void SourceTracker::contents(PyObject* c) {
     if (!PyDict_Check(c)) return;
   }
   if (is_dict_view(c)) {
-    const bool old_view = is_old(c);
-    c = reinterpret_cast<PyObject*>(reinterpret_cast<DictViewLayout*>(c)->dict);
-    if (old_view && !is_old(c)) throw Declined("a dict view from before the call");
+    auto* dict = reinterpret_cast<PyObject*>(reinterpret_cast<DictViewLayout*>(c)->dict);
+    if (is_old(c)) reach(SourceKind::kProxied, source_of(c), -1, nullptr, dict);
+    c = dict;
   }
   SourceId id = source_of(c);
   if (id == kNoSource || detached(c) || is_atom(c)) return;

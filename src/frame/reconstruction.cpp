@@ -9,6 +9,7 @@
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/locks.h"
 #include "frame/resume.h"
+#include "guards/objects.h"
 
 namespace flashover::frame {
 namespace {
@@ -37,12 +38,21 @@ bool is_constant_kind(PyObject* o) {
   return false;
 }
 
-// What module typing makes of types: immutable, and one object for one meaning. Not of classes or type variables that
-// the trace made.
+bool are_of_typing(const SourceTracker& recorder, PyObject* args, int depth);
+
+// What module typing makes of types, and `list[int]`: immutable, so that one object serves all calls. Not of classes or
+// type variables that the trace made.
 bool is_of_typing(const SourceTracker& recorder, PyObject* o, int depth = 0) {
   static PyObject *const module_name = PyUnicode_InternFromString("__module__"),
                          *const args_name = PyUnicode_InternFromString("__args__"),
                          *const parameters_name = PyUnicode_InternFromString("__parameters__");
+  if (depth < 8 && Py_TYPE(o) == &Py_GenericAliasType) {
+    const Ref args = Ref::steal(PyObject_GetAttr(o, args_name)),
+              parameters = Ref::steal(PyObject_GetAttr(o, parameters_name));
+    PyErr_Clear();
+    return args && parameters && PyTuple_Check(parameters.get()) && PyTuple_GET_SIZE(parameters.get()) == 0 &&
+           are_of_typing(recorder, args.get(), depth);
+  }
   PyObject* module = depth < 8 ? _PyType_Lookup(Py_TYPE(o), module_name) : nullptr;
   if (module == nullptr || !PyUnicode_Check(module) || PyUnicode_CompareWithASCIIString(module, "typing") != 0)
     return false;
@@ -55,6 +65,11 @@ bool is_of_typing(const SourceTracker& recorder, PyObject* o, int depth = 0) {
   if (args == nullptr || !PyTuple_CheckExact(args) || parameters == nullptr || !PyTuple_CheckExact(parameters) ||
       PyTuple_GET_SIZE(parameters) > 0)
     return false;
+  return are_of_typing(recorder, args, depth);
+}
+
+bool are_of_typing(const SourceTracker& recorder, PyObject* args, int depth) {
+  if (!PyTuple_CheckExact(args)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
     PyObject* arg = PyTuple_GET_ITEM(args, i);
     const bool type = PyType_Check(arg) && !recorder.is_fresh_type(arg);
@@ -607,6 +622,8 @@ int32_t Reconstructor::make_object(PyObject* o) {
     return cell;
   }
   if (t == &PyRange_Type) return step(Kind::kConstant, o);
+  if (t == &PyDictProxy_Type && PyDict_Check(*guards::proxied_slot(o)))
+    return step(Kind::kReduced, type, {make(*guards::proxied_slot(o))}, 1);
   if (t == &PyTraceBack_Type) return make_traceback(o);
   if (t == &PyGen_Type) return make_generator(o);
   if (int32_t iterator = make_iterator(o); iterator >= 0) return iterator;

@@ -286,7 +286,7 @@ PyObject* FactTable::resolve(SourceId id, PyObject* parent, PyObject* const* arg
     case SourceKind::kWeakTarget:
       return PyWeakref_CheckRef(parent) ? PyWeakref_GET_OBJECT(parent) : nullptr;
     case SourceKind::kProxied:
-      return Py_TYPE(parent) == &PyDictProxy_Type ? *proxied_slot(parent) : nullptr;
+      return shows_mapping(parent) ? *proxied_slot(parent) : nullptr;
     case SourceKind::kConstantObject:
       return s.object;
   }

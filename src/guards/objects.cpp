@@ -11,11 +11,15 @@ namespace flashover::guards {
 bool is_deque(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0; }
 
 namespace {
-struct MappingProxyLayout {  // unchanged from 3.8 to 3.14
+struct MappingProxyLayout {  // unchanged from 3.8 to 3.14; dict views begin in the same way
   PyObject ob_base;
   PyObject* mapping;
 };
 }  // namespace
+bool shows_mapping(PyObject* object) {
+  return Py_TYPE(object) == &PyDictProxy_Type || PyDictKeys_Check(object) || PyDictValues_Check(object) ||
+         PyDictItems_Check(object);
+}
 PyObject** proxied_slot(PyObject* proxy) { return &reinterpret_cast<MappingProxyLayout*>(proxy)->mapping; }
 
 PyObject* deque_item(PyObject* deque, Py_ssize_t index) {

@@ -46,7 +46,7 @@ enum class SourceKind : uint8_t {
   kTensorAttr,      // .grad, ._base ... of a tensor: `name`
   kContextValue,    // what context variable `parent` holds in the current context
   kWeakTarget,      // what weak reference `parent` refers to; None when that is dead
-  kProxied,         // the mapping that read-only proxy `parent` (types.MappingProxyType) shows
+  kProxied,         // the mapping that read-only proxy (types.MappingProxyType) or dict view `parent` shows
   kConstantObject,  // an object known by address (types of observed objects, globals dicts of functions whose code is
                     // guarded, singletons); `object` kept alive by the guards
 };

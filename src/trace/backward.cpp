@@ -79,6 +79,26 @@ bool has_hooks(const at::Tensor& t) {
   return fn && (!fn->tensor_pre_hooks().empty() || !fn->pre_hooks().empty() || !fn->post_hooks().empty());
 }
 
+// Null: a node of C++'s. (torch does not export what dynamic_cast asks for.)
+const autograd::PyNode* python_function(const autograd::Node* node) {
+  const autograd::Node& n = *node;
+  return std::string_view(typeid(n).name()) == "N5torch8autograd6PyNodeE" ? static_cast<const autograd::PyNode*>(node)
+                                                                          : nullptr;
+}
+
+// Whether the history between a view and what autograd takes it for a view of has a Function of the program, which gave
+// an input back: that one's gradient is no part of the view's.
+bool is_behind_function(const at::Tensor& view, const autograd::Node* end) {
+  const autograd::Node* node = view.grad_fn().get();
+  while (node && node != end && node->num_outputs() > 0) {
+    const autograd::Node& n = *node;
+    if (python_function(node) || std::string_view(typeid(n).name()).starts_with("N5torch8autograd7CppNode"))
+      return true;
+    node = node->next_edge(0).function.get();
+  }
+  return false;
+}
+
 // What autograd takes `t` for a view of; `t` itself if it is none; null: a view that is not to be followed.
 const c10::TensorImpl* followed_base(const at::Tensor& t) {
   auto* meta = autograd::impl::get_view_autograd_meta(t);
@@ -86,7 +106,9 @@ const c10::TensorImpl* followed_base(const at::Tensor& t) {
   const auto creation = meta->get_creation_meta();
   if (creation != autograd::CreationMeta::DEFAULT && creation != autograd::CreationMeta::MULTI_OUTPUT_NODE)
     return nullptr;
-  return meta->get_backward_view().base_.unsafeGetTensorImpl();
+  const at::Tensor& base = meta->get_backward_view().base_;
+  if (is_behind_function(t, autograd::impl::gradient_edge(base).function.get())) return nullptr;
+  return base.unsafeGetTensorImpl();
 }
 
 // A gradient of `view` is one of those elements of `root`.
@@ -103,6 +125,15 @@ const TraceImpl* viewed_input(const at::Tensor& t) {
   return base && base->input >= 0 ? base : nullptr;
 }
 
+// What a Function of the program gave back of its input: memory of that input, with the Function's own history.
+bool is_given_back(const at::Tensor& t) {
+  auto* meta = autograd::impl::get_view_autograd_meta(t);
+  if (!meta || !meta->has_bw_view()) return false;
+  const at::Tensor& base = meta->get_backward_view().base_;
+  const TraceImpl* impl = trace_impl(base);
+  return impl && impl->input >= 0 && is_behind_function(t, autograd::impl::gradient_edge(base).function.get());
+}
+
 // as_strided of a view may reach elements of `root` outside that view; autograd gives those no gradient, and a view cut
 // out of `root` itself would.
 bool reaches_outside(const at::Tensor& view, const at::Tensor& root) {
@@ -116,12 +147,6 @@ bool reaches_outside(const at::Tensor& view, const at::Tensor& root) {
   return false;
 }
 
-// Null: a node of C++'s. (torch does not export what dynamic_cast asks for.)
-const autograd::PyNode* python_function(const autograd::Node* node) {
-  const autograd::Node& n = *node;
-  return std::string_view(typeid(n).name()) == "N5torch8autograd6PyNodeE" ? static_cast<const autograd::PyNode*>(node)
-                                                                          : nullptr;
-}
 // Hooks get None where no gradient comes, and so may a Function.
 bool is_told_what_comes(const autograd::Node& node) {
   if (!node.pre_hooks().empty() || !node.post_hooks().empty()) return true;
@@ -387,6 +412,7 @@ void Recorder::describe_results(graph::Joint& joint, const std::vector<at::Tenso
     if (t.retains_grad()) throw Declined("training: retain_grad on a result");
     if (t.is_leaf()) throw Declined("training: a result is a new leaf that requires grad");
     if (!of_input[impl->storage_id] || i >= given) continue;
+    if (is_given_back(t)) continue;
     const TraceImpl* base = viewed_input(t);
     if (!base) throw Declined("training: a result is memory of an input and not a view of it");
     // (Numbers are inputs of the graph, too, and have no record.)
@@ -408,7 +434,8 @@ std::vector<size_t> Recorder::find_roots(const graph::Joint& joint, const std::v
     if (!joint.results[i].requires_grad || joint.results[i].view_of_input >= 0) continue;
     bool shared = false;
     const bool content = i >= given && joint.extra[i - given] >= 0;  // is copied when all is done
-    for (size_t k = 0; k < outputs.size() && !content; ++k)
+    const bool alone = content || is_given_back(outputs[i]);
+    for (size_t k = 0; k < outputs.size() && !alone; ++k)
       shared |= k != i && trace_impl(outputs[k])->storage_id == impl->storage_id;
     if (!shared) {
       roots.push_back(i);

@@ -31,3 +31,34 @@ def test_lazy_modules(make, fullgraph):
     assert len(flashover.live(fast).versions) == 1
     assert not flashover.live(fast).explain().breaks
     assert all(p.grad is not None for p in model.parameters())
+
+
+class MadeInTheFirstCall(nn.modules.lazy.LazyModuleMixin, nn.Module):
+    """Has no uninitialized parameter: its hook makes one."""
+
+    def initialize_parameters(self, xs):
+        with torch.no_grad():
+            self.scale = nn.Parameter(torch.empty(xs[0].shape).fill_(0.5))
+
+    def forward(self, xs):
+        return xs[0] * self.scale
+
+
+def test_parameters_that_the_first_call_makes():
+    model = nn.Sequential(MadeInTheFirstCall())
+    fast = flashover.compile(model, fullgraph=True)
+    x = [torch.randn(3)]
+    torch.testing.assert_close(fast(x), x[0] * 0.5)
+    torch.testing.assert_close(fast(x), x[0] * 0.5)
+    assert len(flashover.live(fast).versions) == 1
+
+
+def test_a_module_without_a_hash():
+    class Unhashable(nn.Module):
+        __hash__ = None
+
+        def forward(self, x):
+            return x + 1
+
+    x = torch.randn(3)
+    torch.testing.assert_close(flashover.compile(nn.Sequential(Unhashable()), fullgraph=True)(x), x + 1)

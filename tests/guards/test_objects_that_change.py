@@ -48,6 +48,7 @@ def state() -> types.SimpleNamespace:
         base={"a": 1},
     )  # fmt: skip
     s.proxy, s.tail = types.MappingProxyType(s.base), s.w[1:]
+    s.keys, s.items = s.base.keys(), s.base.items()
     return s
 
 
@@ -72,6 +73,10 @@ READS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda s: s.array[0], "s.array[0] = 9"),
     (lambda s: s.proxy["a"] + len(s.proxy), "s.base['a'] = 4"),
     (lambda s: s.proxy.get("a") + ("b" in s.proxy), "s.base['b'] = s.base['a'] = 4"),
+    (lambda s: 1 if "b" in s.keys else 2, "s.base['b'] = 4"),
+    (lambda s: sum(v for _, v in s.items), "s.base['a'] = 4"),
+    (lambda s: len(s.keys | {"x"}), "s.base['b'] = 4"),
+    (lambda s: 1 if "b" in s.keys else 2, "s.keys = {'b': 1}.keys()"),
 ]
 
 

@@ -378,6 +378,17 @@ def mappingproxy(x, S):
 
 
 @p
+def mappingproxy_handed_out(x, S):
+    mine = {"y": x + 1}
+    return types.MappingProxyType(mine), types.MappingProxyType(S.d), mine
+
+
+@p
+def generic_aliases_handed_out(x, S):
+    return x + 1, list[int], dict[str, list[torch.Tensor]], tuple[int, ...], list[int] | None
+
+
+@p
 def slices(x, S):
     s = slice(1, None)
     return (

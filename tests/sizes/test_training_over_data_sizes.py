@@ -260,3 +260,26 @@ def test_gradients_of_transposed_weights_lie_as_eagers() -> None:
         torch.testing.assert_close(weight.grad, want)
         weight.grad = None
     assert len(lies) == 6 and set(lies) == {(24, 4, 1)}
+
+
+@pytest.mark.parametrize("read", [(0,), (1,), (0, 1)], ids=str)
+def test_results_that_are_parts_of_an_input(read: tuple[int, ...]) -> None:
+    """No value that the backward is given has their sizes, and a part that nobody reads has no gradient."""
+
+    def f(x: Tensor, sizes: Tensor) -> tuple[Tensor, ...]:
+        first, second = sizes.tolist()
+        return torch.split(x, [first, second])
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()
+    for first in (7, 3, 10, 0):
+        x = torch.randn(10, requires_grad=True)
+        parts = compiled(x, torch.tensor([first, 10 - first]))
+        assert [len(p) for p in parts] == [first, 10 - first]
+        sum(parts[i].sin().sum() for i in read).backward()
+        inside = torch.arange(10) < first
+        want = x.detach().cos() * (inside if read == (0,) else ~inside if read == (1,) else 1)
+        torch.testing.assert_close(x.grad, want)
+    after = flashover.compile_stats()
+    assert after["graphs"] - before["graphs"] == 1 and after["eager_calls"] == before["eager_calls"]

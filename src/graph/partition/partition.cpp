@@ -423,10 +423,13 @@ class Partitioner {
       if (o.kind == Output::Kind::kInputAlias) {
         r.index = forward_input_[o.base];
         FLASHOVER_CHECK(r.index >= 0) << "a result is memory of a tangent";
-        if (fact.requires_grad && fact.view_of_input != o.base)
+        const bool follows_input = fact.requires_grad && fact.tangent < 0;  // else it has this graph's history
+        if (follows_input && fact.view_of_input != o.base)
           throw Declined("training: a result shares memory with an input and is not a view of it");
+        if (fact.tangent >= 0 && mutated_[o.base])
+          throw Declined("training: a Function gives back an input that is written");
         // Views are made by as_strided, whose gradient is another one where elements share memory.
-        if (fact.requires_grad && !is_writable_layout(g_.type(g_.inputs[o.base].value)))
+        if (follows_input && !is_writable_layout(g_.type(g_.inputs[o.base].value)))
           throw Declined("training: a result is a view of an input whose elements share memory");
       } else if (fact.view_of_input >= 0) {
         throw Declined("training: a view of an input was copied");
@@ -638,13 +641,24 @@ class Partitioner {
 };
 
 // Sizes that the backward computes with, and that are none of what it is given (a pooled size says little of the one
-// before): those of saved values without elements, two each, so that no stride is a product of many.
+// before): those of saved values without elements, two each, so that no stride is a product of many. So are sizes from
+// data that only results which are memory of an input have: where the program gives no tangent for one, nothing else
+// tells how large the zeros in its place are.
 void save_sizes(Partition& p) {
   std::vector<sym::Expr> missing;
   const auto collect = [&](const Sizes& sizes) {
     for (sym::Expr e : sizes)
       if (!e.is_const()) sym::collect_vars(e, missing);
   };
+  const auto collect_data = [&](const Sizes& sizes) {
+    for (sym::Expr e : sizes)
+      if (sym::has_data_size(e)) collect({e});
+  };
+  for (const PartitionSignature::Result& r : p.results) {
+    collect_data(r.sizes);
+    collect_data(r.strides);
+    collect_data({r.offset});
+  }
   for (const Value& v : p.backward.values) {
     collect(v.type.sizes);
     collect(v.type.strides);
@@ -656,8 +670,15 @@ void save_sizes(Partition& p) {
       if (const auto* e = std::get_if<sym::Expr>(&a)) collect({*e});
       if (const auto* l = std::get_if<Sizes>(&a)) collect(*l);
     }
-  for (const Input& in : p.backward.inputs)
-    for (sym::Expr e : p.backward.type(in.value).sizes) std::erase(missing, e);
+  for (size_t i = 0; i < p.backward.inputs.size(); ++i) {
+    const bool is_tangent = p.backward_inputs[i].kind == PartitionSignature::BackwardInput::Kind::kTangent;
+    for (sym::Expr e : p.backward.type(p.backward.inputs[i].value).sizes)
+      if (!is_tangent || !sym::has_data_size(e)) std::erase(missing, e);
+  }
+  for (const PartitionSignature::Result& r : p.results)
+    if (r.kind == Output::Kind::kValue)
+      for (sym::Expr e : r.sizes)
+        if (sym::has_data_size(e)) std::erase(missing, e);
   if (missing.empty() || p.forward.inputs.empty()) return;
   for (size_t i = 0; i < missing.size(); i += 2) {
     TensorType type;
