@@ -81,7 +81,9 @@ def _sink(topic: str, text: str, reason: str, stack: str) -> None:
         return
     row = reason_of(reason)
     helps = [f"  {row.title}: {row.hints[0]}", f"  More: {row.docs}"]
-    _loggers[topic].info("%s", "\n".join([text, *called_from(of_user(stack)), *helps]), extra={"flashover_reason": row.name})
+    _loggers[topic].info(
+        "%s", "\n".join([text, *called_from(of_user(stack)), *helps]), extra={"flashover_reason": row.name}
+    )
 
 
 def set_logs(topics: str = "", **named: bool) -> None:
