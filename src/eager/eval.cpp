@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/unexpected_size.h"
 #include "torch/convert.h"
 
 namespace flashover::aten {
@@ -168,10 +169,21 @@ class Evaluator {
     for (size_t i = 0; i < results.size(); ++i) {
       if (n.outs[i] == kNoValue) continue;
       env_[n.outs[i]] = results[i];
+      if (n.op->data_sized) check_found(n, n.outs[i], results[i]);
       if (sizes_) sizes_->look(n.outs[i], results[i]);
       if (mismatches_ && results[i].defined()) compare(n, n.outs[i], results[i]);
     }
     if (sizes_) sizes_->put();
+  }
+
+  // Where the program said which number it is (torch._check), that stands in the place of the size's symbol.
+  void check_found(const graph::Node& n, ValueId v, const at::Tensor& t) const {
+    const Sizes& sizes = g_.type(v).sizes;
+    bool same = !t.defined() || t.dim() == static_cast<int64_t>(sizes.size());
+    for (size_t d = 0; same && t.defined() && d < sizes.size(); ++d)
+      same = !sizes[d].is_const() || sizes[d].is_const(t.size(static_cast<int64_t>(d)));
+    if (!same)
+      throw UnexpectedSize(n.op->name + " found " + str(type_of(t)) + " where compiled code needs " + str(g_.type(v)));
   }
 
   void compare(const graph::Node& n, ValueId v, const at::Tensor& t) {

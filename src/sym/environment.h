@@ -95,9 +95,10 @@ class Environment {
   int64_t now(Expr e) const;     // in this call
   Expr canonical(Expr e) const;  // by the equalities that were found
   bool holds(Relation r, Expr a, Expr b);
-  std::optional<bool> known_of_data(Relation r, Expr a, Expr b) const {  // as follows(), or that the contrary does
-    return known(r, canonical(a), canonical(b));
-  }
+  // As follows(), or that the contrary does. Where that rests on such numbers being sizes, which have no sign, they are
+  // relied_on() from now on.
+  std::optional<bool> known_of_data(Relation r, Expr a, Expr b) const;
+  const std::vector<Expr>& relied_on() const { return relied_on_; }
   bool follows(Relation r, Expr a, Expr b) const;              // from what is known already; nothing is learned
   int64_t specialize(Expr e, Fixing how = Fixing::kOperator);  // its value now, which is a guard from now on
   std::optional<int64_t> stated(Expr e) const;                 // the number that a fact says it is
@@ -161,6 +162,7 @@ class Environment {
   std::vector<Promise> promises_;  // by symbol
   size_t bounds_ = 0;              // so many guards are of promises
   int data_sizes_ = 0;
+  mutable std::vector<Expr> relied_on_;  // symbols of data
   std::vector<Fixed> fixed_;
   Fixing how_ = Fixing::kCompared;  // of what is fixed now
   Steps steps_;

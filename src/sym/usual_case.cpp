@@ -1,5 +1,6 @@
 // The usual case of sizes that follow from data: how a question is answered that is not known for all of them, and that
 // this is checked in each call.
+#include <algorithm>
 #include <utility>
 
 #include "sym/environment.h"
@@ -105,6 +106,19 @@ bool Environment::expect(Relation r, Expr a, Expr b, bool answer) {
   if (assume) assume(fact, words(fact));
   if (fact.relation != Relation::kEqual || !solve(fact.a - fact.b)) guards_.push_back({fact, line});
   find_order(fact);
+  return answer;
+}
+
+std::optional<bool> Environment::known_of_data(Relation r, Expr a, Expr b) const {
+  const Expr left = canonical(a), right = canonical(b);
+  const std::optional<bool> answer = known(r, left, right);
+  if (answer)
+    for (Expr side : {left, right}) {
+      std::vector<Expr> symbols;
+      collect_vars(side, symbols);
+      for (Expr s : symbols)
+        if (has_data_size(s) && std::ranges::find(relied_on_, s) == relied_on_.end()) relied_on_.push_back(s);
+    }
   return answer;
 }
 

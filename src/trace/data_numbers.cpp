@@ -111,10 +111,11 @@ bool Recorder::fits_data(const OpFacts& facts, const std::vector<Arg>& args,
   return true;
 }
 
-// A number that was asked for as a size may be negative where nothing has this size.
+// A number that was asked for as a size may be negative where nothing has this size and the program was told nothing
+// that is so of sizes only (`if n >= 0`).
 void Recorder::drop_unread_sizes() {
   const ops::OpRow* const size_of = ops::find(op::size_of_data);
-  std::vector<sym::Expr> read;
+  std::vector<sym::Expr> read = sizes_->relied_on();
   const auto note = [&](sym::Expr e) {
     if (!e.is_const() && sym::has_data_size(e)) sym::collect_vars(e, read);
   };

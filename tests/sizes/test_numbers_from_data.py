@@ -184,6 +184,43 @@ def test_what_raises_for_some_data_raises_as_eager(name: str) -> None:
             assert same(compiled(x), want) == ""
 
 
+def checked_sign(x: Tensor) -> Any:
+    n = x.sum().item()
+    torch._check(n >= 0)
+    return x * 2
+
+
+SIGNS: dict[str, Callable[[Tensor], Any]] = {
+    "at least nothing": lambda x: x * (2 if x.sum().item() >= 0 else 3),
+    "above minus one": lambda x: x * (2 if x.sum().item() > -1 else 3),
+    "of its negative": lambda x: x * (2 if -x.sum().item() <= 0 else 3),
+    "another number": lambda x: x * (2 if x.sum().item() != -4 else 3),
+    "handed out": lambda x: (x + 1, x.sum().item() < 0),
+    "of two": lambda x: x * (2 if sum(x.tolist()) >= 0 else 3),
+    "of a product": lambda x: x * (2 if x.sum().item() * x.max().item() >= 0 else 3),
+    "largest": lambda x: x + max(x.sum().item(), 0),
+    "checked": checked_sign,
+}
+
+
+@pytest.mark.filterwarnings("default:(?s).*the program itself did not")
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_whole_number_may_be_negative(name: str, fullgraph: bool) -> None:
+    """It may become a size, which is never negative; what the program asks of it is answered for every number."""
+    f = SIGNS[name]
+    compiled = flashover.compile(f, fullgraph=fullgraph)
+    for values in ([2, 3], [-2, -2], [1, 0], [4, -9], [0, 0], [-1, 1], [7, 1]):
+        x = torch.tensor(values)
+        try:
+            want = f(x)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=str(error)[:20]):
+                compiled(x)
+        else:
+            assert same(compiled(x), want) == "", values
+
+
 def test_in_training() -> None:
     def f(x: Tensor, w: Tensor) -> Any:
         y = x @ w

@@ -564,7 +564,7 @@ std::string callable_name(PyObject* f) {
   FetchedError error;
   Ref name = Ref::steal(_PyObject_FunctionStr(f));
   std::string text = name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : Py_TYPE(f)->tp_name;
-  if (!PyCallable_Check(f) || !(PyCFunction_Check(f) || PyType_Check(f) || Py_TYPE(f) == &PyMethodDescr_Type))
+  if (!(PyFunction_Check(f) || PyCFunction_Check(f) || PyType_Check(f) || Py_TYPE(f) == &PyMethodDescr_Type))
     text = std::string("a ") + Py_TYPE(f)->tp_name + " object";
   error.restore();
   if (text.size() > 2 && text.substr(text.size() - 2) == "()") text.resize(text.size() - 2);

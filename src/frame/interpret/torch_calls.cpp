@@ -311,6 +311,7 @@ bool TorchCalls::says_all() const {
 Ref TorchCalls::graph_of(const std::vector<PyObject*>& outputs) {
   if (!says_all()) return {};
   Ref list = Ref::steal(PyList_New(0));
+  for (sym::Expr s : in_.session->sizes().relied_on()) checks_.push_back({sym::Relation::kLessEqual, sym::Expr(0), s});
   flush_checks();
   for (PyObject* o : outputs) {
     const std::optional<sym::Expr> size = in_.recorder.numbers.size_handed_out(o);
