@@ -309,9 +309,12 @@ class _Builder:
                 self.nodes[id(copy)] = self.items[-1]
 
     def check(self, relation: Callable[..., Any], a: Any, b: Any) -> None:
-        """What was taken for granted of sizes that follow from data."""
+        """What was taken for granted of sizes that follow from data: for who compiles the graph, and for who runs it
+        (AOTAutograd drops the first)."""
         holds = self.graph.call_function(relation, (self.size(a), self.size(b)))
         self.graph.call_function(torch._check, (holds,))
+        words = "a number that follows from data is not what the graph takes it for"
+        self.graph.call_function(torch.ops.aten._assert_scalar.default, (holds, words))
 
     def bind(self, node: fx.Node, result: Any) -> None:
         if isinstance(result, torch.Tensor):
