@@ -361,7 +361,14 @@ std::string_view missing_for(std::string_view op) {
   op.remove_prefix(kOwn.size());
   constexpr std::string_view kAmx[] = {"pack_linear.", "packed_linear.", "unfolded_input_gradient.",
                                        "unfolded_weight_gradient."};
-  constexpr std::string_view kAvx512[] = {"attention", "convolution.", "convolution_input_", "convolution_weight_"};
+  // (The library's, entry by entry or image by image, need nothing: attention_by_entry.)
+  constexpr std::string_view kAvx512[] = {"attention.",
+                                          "attention_backward.",
+                                          "attention_kept.",
+                                          "attention_of_any_size.",
+                                          "convolution.",
+                                          "convolution_input_gradient.",
+                                          "convolution_weight_gradient."};
   const auto is_one_of = [&](std::span<const std::string_view> names) {
     return std::ranges::any_of(names, [&](std::string_view n) { return op.starts_with(n); });
   };

@@ -103,6 +103,12 @@ TEST(Plain, AConvolutionsGeometry) {
     EXPECT_NE(depthwise_last(x.plain(), packed.plain(), nullptr, g, "none", out.plain()), "");
 }
 
+TEST(Plain, TheLibrarysCallsNeedNoInstructions) {
+  for (const char* op : {"flashover.attention_by_entry.default", "flashover.attention_backward_by_entry.default",
+                         "flashover.convolution_input_gradient_by_image.default", "aten.mm.default"})
+    EXPECT_EQ(missing_for(op), "") << op;
+}
+
 TEST(Plain, AttentionsOperands) {
   if (const std::string_view missing = missing_for("flashover.attention.default"); !missing.empty())
     GTEST_SKIP() << missing;

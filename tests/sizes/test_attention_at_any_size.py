@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from cpu_features import HAS
 
 import flashover
 
@@ -70,7 +71,8 @@ def test_written_attention_is_one_operator_for_all_lengths(masked: bool) -> None
             before = flashover.compile_stats()["graphs"]
     assert flashover.compile_stats()["graphs"] == before
     if torch.get_default_device().type == "cpu":  # (on a GPU it is kernels and the library's products)
-        assert flashover.compile_stats()["extern_calls"] - calls_before == 2, "one a compile"
+        each = 1 if HAS[torch.float32] else 2  # without AVX-512 its two products are the library's
+        assert flashover.compile_stats()["extern_calls"] - calls_before == 2 * each
     for batch, queries, keys in ((2, 5, 0), (2, 0, 5), (0, 3, 3), (1, 1, 1), (2, 7, 1)):
         args = [torch.randn(batch, 4, n, 16) for n in (queries, keys, keys)]
         if masked:
