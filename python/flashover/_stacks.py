@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import torch
 
 # Folders of torch and of this package: frames of files in them are not the user's.
 LIBRARIES = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))
-CALLED_FROM = "  called from "
 MOST_CALLERS = 8
 
 
@@ -17,10 +17,14 @@ def of_user(stack: str) -> list[str]:
     return [frame for frame in stack.splitlines() if not frame.startswith(LIBRARIES)]
 
 
-def called_from(stack: list[str]) -> list[str]:
-    """Lines that name the callers of the last of these frames, the nearest first. Of many, those far away belong to who
-    called the compiled function (a test runner, a notebook): they are counted."""
-    callers = stack[-2::-1]
-    lines = [f"{CALLED_FROM}{frame}" for frame in callers[:MOST_CALLERS]]
+def called_from(stack: list[str], source_of: Callable[[str], str] = lambda where: "") -> list[str]:
+    """Lines that name the callers of the last of these frames, the nearest first, each with its source_of(file:line) if
+    there is one. Of many, those far away belong to who called the compiled function (a test runner, a notebook): they
+    are counted."""
+    callers, lines = stack[-2::-1], []
+    for frame in callers[:MOST_CALLERS]:
+        lines.append(f"  called from {frame}")
+        if source := source_of(frame.partition(" in ")[0]):
+            lines.append(f"    {source}")
     further = len(callers) - MOST_CALLERS
     return [*lines, f"  (and {further} callers more)"] if further > 0 else lines

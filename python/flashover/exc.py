@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flashover._C import FlashoverError, InternalError, UserError
 from flashover._reasons import Reason, reason_of, recompile_reason_of
-from flashover._stacks import CALLED_FROM, called_from, of_user
+from flashover._stacks import called_from, of_user
 
 __all__ = [
     "BackendCompilerFailed",
@@ -72,10 +72,7 @@ class _Explained(_WithPlace):
     def __str__(self) -> str:
         source = _source_of(self.where)
         lines = [super().__str__(), *([f"    {source}"] if source else [])]
-        for caller in called_from(self.stack):
-            lines.append(caller)
-            if source := _source_of(caller.removeprefix(CALLED_FROM).partition(" in ")[0]):
-                lines.append(f"    {source}")
+        lines += called_from(self.stack, _source_of)
         return "\n".join([*lines, *help_lines(self._row(self.reason))])
 
 

@@ -116,14 +116,9 @@ PyObject* SourceTracker::proxied(PyObject* proxy) {
 void SourceTracker::contents(PyObject* c) {
   not_opaque(c);
   check_secrets(c);
-  if (PyDictProxy_Type.tp_name != nullptr && Py_TYPE(c) == &PyDictProxy_Type) {
+  if (Py_TYPE(c) == &PyDictProxy_Type || is_dict_view(c)) {
     c = proxied(c);
     if (!PyDict_Check(c)) return;
-  }
-  if (is_dict_view(c)) {
-    auto* dict = reinterpret_cast<PyObject*>(reinterpret_cast<DictViewLayout*>(c)->dict);
-    if (is_old(c)) reach(SourceKind::kProxied, source_of(c), -1, nullptr, dict);
-    c = dict;
   }
   SourceId id = source_of(c);
   if (id == kNoSource || detached(c) || is_atom(c)) return;

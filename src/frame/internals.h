@@ -87,10 +87,6 @@ struct LruCacheLayout {
   PyObject* func;
   Py_ssize_t maxsize, misses;
 };
-struct DictViewLayout {
-  PyObject ob_base;
-  PyDictObject* dict;
-};
 
 inline bool has_instance_dict(PyTypeObject* t) {
   return t->tp_dictoffset != 0 || (t->tp_flags & Py_TPFLAGS_MANAGED_DICT);

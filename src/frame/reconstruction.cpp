@@ -349,8 +349,7 @@ int32_t Reconstructor::make_iterator(PyObject* o) {
                   static_cast<int32_t>(it->used - it->left));
   }
   if (PyDictKeys_Check(o) || PyDictValues_Check(o) || PyDictItems_Check(o))
-    return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t),
-                {make(reinterpret_cast<PyObject*>(reinterpret_cast<DictViewLayout*>(o)->dict))}, -1);
+    return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t), {make(*guards::proxied_slot(o))}, -1);
   // Their __reduce__ tells the whole of them.
   static const std::unordered_set<std::string_view> kKnown = {"list_iterator",
                                                               "list_reverseiterator",

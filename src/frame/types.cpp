@@ -28,7 +28,7 @@ bool has_base(PyObject* o, const char* name) {
 
 }  // namespace
 
-bool is_dict_view(PyObject* o) { return PyDictKeys_Check(o) || PyDictValues_Check(o) || PyDictItems_Check(o); }
+bool is_dict_view(PyObject* o) { return guards::is_dict_view(o); }
 
 bool is_numpy_scalar(PyObject* o) { return has_base(o, "numpy.generic"); }
 

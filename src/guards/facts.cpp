@@ -286,7 +286,7 @@ PyObject* FactTable::resolve(SourceId id, PyObject* parent, PyObject* const* arg
     case SourceKind::kWeakTarget:
       return PyWeakref_CheckRef(parent) ? PyWeakref_GET_OBJECT(parent) : nullptr;
     case SourceKind::kProxied:
-      return shows_mapping(parent) ? *proxied_slot(parent) : nullptr;
+      return Py_TYPE(parent) == &PyDictProxy_Type || is_dict_view(parent) ? *proxied_slot(parent) : nullptr;
     case SourceKind::kConstantObject:
       return s.object;
   }

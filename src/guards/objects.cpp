@@ -16,9 +16,8 @@ struct MappingProxyLayout {  // unchanged from 3.8 to 3.14; dict views begin in 
   PyObject* mapping;
 };
 }  // namespace
-bool shows_mapping(PyObject* object) {
-  return Py_TYPE(object) == &PyDictProxy_Type || PyDictKeys_Check(object) || PyDictValues_Check(object) ||
-         PyDictItems_Check(object);
+bool is_dict_view(PyObject* object) {
+  return PyDictKeys_Check(object) || PyDictValues_Check(object) || PyDictItems_Check(object);
 }
 PyObject** proxied_slot(PyObject* proxy) { return &reinterpret_cast<MappingProxyLayout*>(proxy)->mapping; }
 

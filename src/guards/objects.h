@@ -72,8 +72,8 @@ bool same_code(PyObject* a, PyObject* b);  // also of another code object
 // Elements of a list, tuple, dict, set, frozenset, str, bytes or deque (subclasses: of the base part); -1 for anything
 // else.
 Py_ssize_t length(PyObject* object);
-bool shows_mapping(PyObject* object);      // a types.MappingProxyType, or keys(), values() or items() of a dict
-PyObject** proxied_slot(PyObject* proxy);  // where one of those has what it shows
+bool is_dict_view(PyObject* object);       // keys(), values() or items() of a dict
+PyObject** proxied_slot(PyObject* proxy);  // where a types.MappingProxyType or a dict view has what it shows
 bool is_deque(PyObject* object);
 PyObject* deque_item(PyObject* deque, Py_ssize_t index);  // new reference; null past the end, no error set
 

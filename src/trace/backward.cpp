@@ -86,17 +86,24 @@ const autograd::PyNode* python_function(const autograd::Node* node) {
                                                                           : nullptr;
 }
 
-// Whether the history between a view and what autograd takes it for a view of has a Function of the program, which gave
-// an input back: that one's gradient is no part of the view's.
-bool is_behind_function(const at::Tensor& view, const autograd::Node* end) {
+// Whether f(node, is_last) holds for a node of the history between a view and what it is a view of.
+template <typename F>
+bool any_node_between(const at::Tensor& view, const at::Tensor& base, F&& f) {
+  const autograd::Node* end = autograd::impl::gradient_edge(base).function.get();
   const autograd::Node* node = view.grad_fn().get();
   while (node && node != end && node->num_outputs() > 0) {
-    const autograd::Node& n = *node;
-    if (python_function(node) || std::string_view(typeid(n).name()).starts_with("N5torch8autograd7CppNode"))
-      return true;
-    node = node->next_edge(0).function.get();
+    const autograd::Node* next = node->next_edge(0).function.get();
+    if (f(*node, next == end)) return true;
+    node = next;
   }
   return false;
+}
+
+// A Function of the program gave its input back: its gradient is no part of a view's.
+bool is_behind_function(const at::Tensor& view, const at::Tensor& base) {
+  return any_node_between(view, base, [](const autograd::Node& n, bool) {
+    return python_function(&n) || std::string_view(typeid(n).name()).starts_with("N5torch8autograd7CppNode");
+  });
 }
 
 // What autograd takes `t` for a view of; `t` itself if it is none; null: a view that is not to be followed.
@@ -107,7 +114,7 @@ const c10::TensorImpl* followed_base(const at::Tensor& t) {
   if (creation != autograd::CreationMeta::DEFAULT && creation != autograd::CreationMeta::MULTI_OUTPUT_NODE)
     return nullptr;
   const at::Tensor& base = meta->get_backward_view().base_;
-  if (is_behind_function(t, autograd::impl::gradient_edge(base).function.get())) return nullptr;
+  if (is_behind_function(t, base)) return nullptr;
   return base.unsafeGetTensorImpl();
 }
 
@@ -131,20 +138,15 @@ bool is_given_back(const at::Tensor& t) {
   if (!meta || !meta->has_bw_view()) return false;
   const at::Tensor& base = meta->get_backward_view().base_;
   const TraceImpl* impl = trace_impl(base);
-  return impl && impl->input >= 0 && is_behind_function(t, autograd::impl::gradient_edge(base).function.get());
+  return impl && impl->input >= 0 && is_behind_function(t, base);
 }
 
 // as_strided of a view may reach elements of `root` outside that view; autograd gives those no gradient, and a view cut
 // out of `root` itself would.
 bool reaches_outside(const at::Tensor& view, const at::Tensor& root) {
-  const autograd::Node* end = autograd::impl::gradient_edge(root).function.get();
-  const autograd::Node* node = view.grad_fn().get();
-  while (node && node != end && node->num_outputs() > 0) {
-    const autograd::Node* next = node->next_edge(0).function.get();
-    if (next != end && node->name() == "AsStridedBackward0") return true;
-    node = next;
-  }
-  return false;
+  return any_node_between(view, root, [](const autograd::Node& node, bool is_last) {
+    return !is_last && node.name() == "AsStridedBackward0";
+  });
 }
 
 // Hooks get None where no gradient comes, and so may a Function.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 FILE = "changing_sizes.txt"
+EVERY_FUNCTION = "f,net,breaks,loops"
 PROGRAM = """
 import sys, torch, flashover
 
@@ -74,13 +75,13 @@ def graphs(folder: Path, *options: str, of: str = "f", **variables: str) -> dict
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a process that has met three sizes."""
     folder = tmp_path_factory.mktemp("sizes") / "cache"
-    first = graphs(folder, of="f,net,breaks,loops")
+    first = graphs(folder, of=EVERY_FUNCTION)
     assert {k: first[k] for k in ("f", "net", "breaks", "loops")} == {"f": 2, "net": 2, "breaks": 4, "loops": 3}
     return folder
 
 
 def test_a_second_process_compiles_once(cache: Path) -> None:
-    second = graphs(cache, of="f,net,breaks,loops")
+    second = graphs(cache, of=EVERY_FUNCTION)
     assert {k: second[k] for k in ("f", "net", "breaks")} == {"f": 1, "net": 1, "breaks": 2}
     assert second["loops"] == 3, "what needs the number is compiled for each, as ever"
 
