@@ -91,16 +91,17 @@ def snapshot(value: Any) -> Any:
     return value
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any, tolerance: float = 1e-4) -> bool:
     """Do two snapshots say the same?"""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+        alike = a.shape == b.shape and a.dtype == b.dtype
+        return alike and torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
     if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+        return list(a) == list(b) and all(same(a[k], b[k], tolerance) for k in a)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same(x, y, tolerance) for x, y in zip(a, b, strict=True))
     return bool(a == b)
 
 
@@ -239,7 +240,7 @@ class Stage:
         expected, got = self.eager.forward(variant), self.compiled.forward(variant)
         if got.raised is not None and expected.raised is None:
             return f"raised {got.raised!r}"
-        if not same(got.result, expected.result):
+        if not same(got.result, expected.result, self.eager.world.tolerance):
             return "its result is wrong"
         if not same(got.state, expected.state):
             return "its effects are wrong"
@@ -311,7 +312,7 @@ class Stage:
                 self.eager.forward(self.variant)
                 apart = not same(self.eager.state(self.variant), got.state)
                 outcome += ", its effects in part" if apart else ", with its effects"
-        elif not same(got.result, expected.result):
+        elif not same(got.result, expected.result, self.eager.world.tolerance):
             wrong = "the result is wrong"
         elif not same(got.state, expected.state):
             wrong = "the effects are wrong"
