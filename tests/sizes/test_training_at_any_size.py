@@ -219,3 +219,25 @@ def test_more_sizes_than_a_product_holds() -> None:
             torch.testing.assert_close(p.grad, p.detach().cos())
     after = flashover.compile_stats()
     assert (after["graphs"], after["eager_calls"]) == (before["graphs"] + 1, before["eager_calls"])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "flashover"])
+def test_sizes_that_only_the_used_results_need(backend: str) -> None:
+    """The backward of one result alone computes with a size that none of its tensors has."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return y[0] * x, y[1] + x
+
+    fast = flashover.compile(f, backend=backend, dynamic=True, fullgraph=True)
+    x = torch.randn(6)
+    for rows in (4, 7, 5):
+        y = torch.randn(rows, 6)
+        for order in ((0,), (1,), (0, 1), (1, 0)):
+            found = []
+            for g in (f, fast):
+                leaf = y.clone().requires_grad_()
+                results = g(x, leaf)
+                for i in order:
+                    results[i].sum().backward(retain_graph=True)
+                found.append(leaf.grad)
+            assert torch.equal(found[0], found[1]), (rows, order)

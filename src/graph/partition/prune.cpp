@@ -20,20 +20,60 @@ Arg zero_of(DType d) {
   return 0.0;
 }
 
-// The inputs that nodes of absent tangents read, themselves or computed from the inputs alone.
+// The sizes that a node computes with.
+void collect_sizes(const Graph& g, const Node& n, std::vector<sym::Expr>& out) {
+  const auto collect = [&](const Sizes& sizes) {
+    for (sym::Expr e : sizes) sym::collect_vars(e, out);
+  };
+  for (const Arg& a : n.args) {
+    if (const auto* e = std::get_if<sym::Expr>(&a)) collect({*e});
+    if (const auto* l = std::get_if<Sizes>(&a)) collect(*l);
+  }
+  for (ValueId v : n.outs) {
+    if (v == kNoValue) continue;
+    collect(g.type(v).sizes);
+    collect(g.type(v).strides);
+    collect({g.type(v).offset});
+  }
+}
+
+// The inputs that nodes of absent tangents read, themselves or computed from the inputs alone; and the sizes that these
+// nodes compute with.
 std::vector<int32_t> read_by_absent(const Graph& g, const std::vector<Tangent>& state,
-                                    const std::vector<Tangent>& of_node) {
+                                    const std::vector<Tangent>& of_node, std::vector<sym::Expr>& sizes) {
   std::vector<bool> read(g.values.size());
   for (size_t i = g.nodes.size(); i-- > 0;) {
     bool reads = of_node[i] == Tangent::kAbsent;
     for (ValueId v : g.nodes[i].outs) reads = reads || (v != kNoValue && read[v]);
     if (!reads) continue;
+    collect_sizes(g, g.nodes[i], sizes);
     for (const Arg& a : g.nodes[i].args)
       for_each_ref(a, [&](ValueId v) { read[v] = read[v] || state[v] == Tangent::kFree; });
   }
   std::vector<int32_t> out;
   for (size_t i = 0; i < g.inputs.size(); ++i)
     if (read[g.inputs[i].value]) out.push_back(static_cast<int32_t>(i));
+  return out;
+}
+
+// Which inputs are to be there beside `there`, though no node reads them, so that a size that is needed is the size of
+// an input: those without elements (partition() saves sizes as such) before others. Tangents do not always come.
+// Leaves in `needed` what none tells.
+std::vector<int32_t> that_tell_sizes(const Graph& g, std::vector<sym::Expr>& needed, const std::vector<int32_t>& there,
+                                     const std::vector<bool>& tangent) {
+  const auto sizes_of = [&](int32_t i) -> const Sizes& { return g.type(g.inputs[static_cast<size_t>(i)].value).sizes; };
+  for (int32_t i : there)
+    for (sym::Expr e : sizes_of(i)) std::erase(needed, e);
+  const auto is_zero = [](sym::Expr e) { return e.is_const(0); };
+  std::vector<int32_t> out;
+  for (const bool without_elements : {true, false})
+    for (int32_t i = 0; i < static_cast<int32_t>(g.inputs.size()); ++i) {
+      const Sizes& sizes = sizes_of(i);
+      if (tangent[static_cast<size_t>(i)] || std::ranges::any_of(sizes, is_zero) != without_elements) continue;
+      const size_t before = needed.size();
+      for (sym::Expr e : sizes) std::erase(needed, e);
+      if (needed.size() != before) out.push_back(i);
+    }
   return out;
 }
 
@@ -71,7 +111,9 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
   const auto real = [&](ValueId v) { return same[v] != kNoValue ? same[v] : v; };
 
   Pruned out{.graph = Graph(g.facts)};
-  out.left_out = read_by_absent(g, state, of_node);
+  std::vector<sym::Expr> left;  // sizes of what is left out
+  out.left_out = read_by_absent(g, state, of_node, left);
+  for (int32_t i : that_tell_sizes(g, left, out.left_out, tangent)) out.left_out.push_back(i);
   std::vector<bool> live(g.values.size());
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     const Output& o = g.outputs[i];
@@ -129,6 +171,14 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
     o.value = to[real(o.value)];
     p.outputs.push_back(std::move(o));
   }
+  std::vector<sym::Expr> used;
+  for (const Node& n : p.nodes) collect_sizes(p, n, used);
+  for (int32_t i : that_tell_sizes(g, used, out.inputs, tangent)) {
+    out.inputs.push_back(i);
+    p.add_input(g.type(g.inputs[i].value), g.inputs[i].kind, g.inputs[i].name);
+  }
+  std::erase_if(used, sym::has_data_size);  // a node may find those
+  if (!used.empty()) throw Declined("nothing tells the size " + used.front().str());
   return out;
 }
 

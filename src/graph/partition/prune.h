@@ -6,7 +6,9 @@
 //
 //   In        a backward graph of partition(), functional or core; which inputs are tangents, and which are absent
 //   Out       the graph of what is left, which inputs and outputs of the whole graph those of the new one are, and which
-//             inputs what is left out reads: a later run for the absent tangents needs those
+//             inputs what is left out reads: a later run for the absent tangents needs those. An input may be there for
+//             its sizes alone
+//   Declined  where no input tells a size that is left in the graph
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/check.h"
 #include "graph/partition/partition.h"
 
 namespace flashover::graph {
@@ -114,6 +115,34 @@ TEST(Partition, WhatAPolicySavesIsNotMadeAgain) {
   EXPECT_EQ(products("]"), std::pair(2, int64_t{0}));
   EXPECT_EQ(products(" save]"), std::pair(1, int64_t{32 * 32 * 4}));
   EXPECT_EQ(products(" prefer save]"), std::pair(1, int64_t{32 * 32 * 4}));
+}
+
+// A gradient's size is that of no tensor which the backward reads.
+TEST(Prune, KeepsInputsThatTellSizes) {
+  const Graph g = parse(R"(graph {
+    where 0 < s2
+    %0 : f32[4] = input user "tangent"
+    %1 : f32[4] = input user "tangent"
+    %2 : u8[0,s2] = input user "sizes"
+    %3 : f32[s2,4] = aten.select_backward.default(%0, [s2, 4], 0, 0)  # a.py:1
+    %4 : f32[s2,4] = aten.select_backward.default(%1, [s2, 4], 0, 0)  # a.py:2
+    return %3, %4
+  })");
+  const Pruned p = without_tangents(g, {true, true, false}, {false, true, false});
+  EXPECT_EQ(p.inputs, (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(p.left_out, std::vector<int32_t>{2});
+  verify(p.graph, Form::kFunctional);
+}
+
+TEST(Prune, DeclinesWhereOnlyAnAbsentTangentTellsASize) {
+  const Graph g = parse(R"(graph {
+    where 0 < s2
+    %0 : f32[4] = input user "tangent"
+    %1 : f32[s2] = input user "tangent"
+    %2 : f32[s2,4] = aten.select_backward.default(%0, [s2, 4], 0, 0)  # a.py:1
+    return %2, %1
+  })");
+  EXPECT_THROW(static_cast<void>(without_tangents(g, {true, true}, {false, true})), Declined);
 }
 
 }  // namespace
