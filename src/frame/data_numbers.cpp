@@ -1,6 +1,7 @@
 // Numbers that follow from data: what tensors hold is known once the graph ran. What Python computes of them runs then,
 // with CPython's own arithmetic; tensors that are computed with them are computed of 0-d tensors.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -125,6 +126,30 @@ PyObject* Numbers::list_of_data(PyObject* tensor) {
   return part(0).release();
 }
 
+// The larger or the smaller of two numbers: "max", "min", or nothing.
+static std::string_view which_of_two(const NumberStep& s) {
+  if (s.kind != NumberStep::Kind::kCall || s.b < 0 || !PyCFunction_Check(s.object.get())) return {};
+  const std::string_view name = reinterpret_cast<PyCFunctionObject*>(s.object.get())->m_ml->ml_name;
+  return name == "max" || name == "min" ? name : std::string_view();
+}
+
+// Whatever the data are: a constant, or what is not below a positive one or not above a negative one.
+bool Numbers::is_never_zero(int32_t step) const {
+  const auto constant = [&](int32_t i) {
+    const NumberStep& s = program.steps[static_cast<size_t>(i)];
+    return s.kind == NumberStep::Kind::kConstant ? s.object.get() : nullptr;
+  };
+  if (PyObject* o = constant(step)) return is_nonzero(o);
+  const NumberStep* s = computed_of_data(step);
+  const std::string_view name = s != nullptr ? which_of_two(*s) : std::string_view();
+  if (name.empty()) return false;
+  return std::ranges::any_of(std::array{s->a, s->b}, [&](int32_t i) {
+    PyObject* o = constant(i);
+    if (o == nullptr || !PyFloat_CheckExact(o)) return false;
+    return name == "max" ? PyFloat_AS_DOUBLE(o) > 0 : PyFloat_AS_DOUBLE(o) < 0;
+  });
+}
+
 // Whether CPython raises for some data, or gives a number of another type. (Whole numbers of 64 bits in one operation
 // never leave the range of floats.)
 bool Numbers::may_raise(const NumberStep& s) const {
@@ -132,13 +157,12 @@ bool Numbers::may_raise(const NumberStep& s) const {
   const auto value = [&](int32_t i) { return objects_[static_cast<size_t>(i)].get(); };
   const auto is_float = [&](int32_t i) { return PyFloat_CheckExact(value(i)) != 0; };
   const auto is_short = [&](int32_t i) { return is_float(i) || computed_of_data(i) == nullptr; };
-  const auto is_constant = [&](int32_t i) { return program.steps[static_cast<size_t>(i)].kind == Kind::kConstant; };
   switch (s.kind) {
     case Kind::kBinary: {
       if (PyUnicode_CheckExact(value(s.a))) return false;  // strings one behind the other
       const bool fits = is_short(s.a) && is_short(s.b);
       const bool same = is_float(s.a) == is_float(s.b);
-      const bool divides = is_constant(s.b) && is_nonzero(value(s.b));
+      const bool divides = is_never_zero(s.b);
       switch (s.op % NB_INPLACE_ADD) {
         case NB_ADD:
         case NB_SUBTRACT:
@@ -169,6 +193,7 @@ bool Numbers::may_raise(const NumberStep& s) const {
       if (s.object.get() == reinterpret_cast<PyObject*>(&PyUnicode_Type)) return !is_short(s.a);
       if (s.object.get() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return !is_short(s.a);
       if (s.object.get() == reinterpret_cast<PyObject*>(&PyLong_Type)) return is_float(s.a);
+      if (!which_of_two(s).empty()) return !is_float(s.a) || !is_float(s.b);
       const std::string_view name =
           PyCFunction_Check(s.object.get()) ? reinterpret_cast<PyCFunctionObject*>(s.object.get())->m_ml->ml_name : "";
       return name != "abs" && name != "repr" && name != "fabs";
@@ -197,6 +222,13 @@ static Ref called_on_tensor(PyObject* function, PyObject* tensor) {
   return Ref::steal(PyObject_CallMethod(tensor, std::string(method).c_str(), nullptr));
 }
 
+// As Python's max and min: the first where they are equal or one is NaN. Of each a tensor or a float.
+static Ref chosen_of_two(std::string_view name, const Ref& a, const Ref& b) {
+  const Ref second = Ref::steal(PyObject_RichCompare(b.get(), a.get(), name == "max" ? Py_GT : Py_LT));
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  return Ref::steal(second ? PyObject_CallMethod(torch, "where", "OOO", second.get(), b.get(), a.get()) : nullptr);
+}
+
 // As Python computes floats: what one of two whole numbers or a constant is has to be exact in them.
 Ref Numbers::tensor_of_data(int32_t step) {
   const auto as_float = [](const Ref& t) {
@@ -211,7 +243,10 @@ Ref Numbers::tensor_of_data(int32_t step) {
   const auto operand = [&](int32_t i) -> Ref {
     const NumberStep& its = program.steps[static_cast<size_t>(i)];
     if (its.kind == NumberStep::Kind::kOfData || sizes_.contains(i)) return tensor_of_data(i);
-    if (its.kind != NumberStep::Kind::kConstant) return {};
+    if (its.kind != NumberStep::Kind::kConstant) {  // the call knows it before it runs
+      PyObject* known = objects_[static_cast<size_t>(i)].get();
+      return PyFloat_CheckExact(known) ? Ref::steal(symbols(known)) : Ref();
+    }
     PyObject* o = its.object.get();
     if (PyFloat_CheckExact(o)) return Ref::borrow(o);
     int overflow = 0;
@@ -219,8 +254,10 @@ Ref Numbers::tensor_of_data(int32_t step) {
     return Ref::steal(overflow == 0 && std::abs(n) < kExactInFloats ? PyFloat_FromDouble(static_cast<double>(n))
                                                                     : nullptr);
   };
-  Ref a = operand(s.a), b = s.kind == NumberStep::Kind::kBinary ? operand(s.b) : Ref();
+  const std::string_view of_two = which_of_two(s);
+  Ref a = operand(s.a), b = s.kind == NumberStep::Kind::kBinary || !of_two.empty() ? operand(s.b) : Ref();
   if (!a) return {};
+  if (!of_two.empty()) return b && !may_raise(s) ? chosen_of_two(of_two, a, b) : Ref();
   if (s.kind == NumberStep::Kind::kCall && s.object.get() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return a;
   if (s.kind == NumberStep::Kind::kUnary && s.op <= 1) return s.op == 0 ? Ref::steal(PyNumber_Negative(a.get())) : a;
   if (s.kind == NumberStep::Kind::kCall && in_graph) return called_on_tensor(s.object.get(), a.get());

@@ -174,6 +174,7 @@ class Numbers {
   void read_step(int32_t step);
   bool follows_data(const NumberStep& s) const;
   bool may_raise(const NumberStep& s) const;
+  bool is_never_zero(int32_t step) const;
   PyObject* element_of_data(PyObject* copy, int64_t at, PyObject* select_from);
   Ref held_by_tensor(int32_t step) const;
   Ref tensor_of_data(int32_t step);  // f64; null: no tensor is computed for it

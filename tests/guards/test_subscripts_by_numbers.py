@@ -100,6 +100,36 @@ def test_writes(f: Callable[..., Any]) -> None:
     assert frames() - before <= 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool], ids=str)
+def test_numbers_that_are_stored(dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, number: float) -> torch.Tensor:
+        y = x.clone()
+        y[0] = number
+        y[1:, 2] = number * 2
+        y[y > 1] = number
+        y[torch.tensor([2, 4])] = number + 1
+        return y
+
+    fast = flashover.compile(f, fullgraph=True)
+    x = X.to(dtype)
+    for number in (0.5, 1.25, -3.0, 0.0, 2.75, 1e9):
+        same(fast(x, number), f(x, number))
+    assert dtype == torch.int64 or fast.stats().versions <= 2
+
+
+def test_a_number_that_the_tensor_cannot_hold() -> None:
+    def f(x: torch.Tensor, number: float) -> torch.Tensor:
+        x[0] = number
+        return x * 2
+
+    fast = flashover.compile(f, options={"eager_warning": False})
+    for number in (0.5, 1.5, 2.5):
+        same(fast(X.clone(), number), f(X.clone(), number))
+    for g in (f, fast):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            g(X.clone(), 1e300)
+
+
 def test_writes_with_gradients() -> None:
     fast = flashover.compile(scattered)
     for i in (3, 1, 4, 2):

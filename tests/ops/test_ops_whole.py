@@ -57,6 +57,18 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+PROGRAMS |= {
+    "whether a number is among others": (
+        lambda i: (torch.isin(3, i), torch.isin(99, i), torch.isin(3, i, invert=True), torch.isin(i, 3)),
+        (IDS,),
+    ),
+    "gradient of the loss of one row": (
+        lambda g, x, i: torch.ops.aten.nll_loss_backward(g, x, i, None, 0, 10, torch.tensor(1.0)),
+        (X[0, 0, :1], X[0, 0, :3], torch.tensor(2)),
+    ),
+}
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.timeout(120)
 def test_program(name: str) -> None:
@@ -129,3 +141,10 @@ def test_products_of_conjugated_vectors_are_conjugated_lazily(product):
         torch.testing.assert_close(got, expected)
         whole = flashover.compile(lambda x, y, f=f: f(x, y) * 2, fullgraph=True)
         torch.testing.assert_close(whole(x, y), expected * 2)
+
+
+@pytest.mark.parametrize("draw", [torch.ops.aten.uniform, torch.ops.aten.normal_functional])
+def test_what_is_drawn_in_place_of_a_tensor_has_its_strides(draw: Any) -> None:
+    x = X[:, ::2].transpose(0, 2)
+    got, want = flashover.compile(lambda x: draw(x, 0.0, 1.0), fullgraph=True)(x), draw(x, 0.0, 1.0)
+    assert (got.shape, got.stride()) == (want.shape, want.stride())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -52,6 +52,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]]
     ),
     "compared": (lambda x, n: x * 2 if x.shape[0] == n else x * 3, lambda n: (torch.randn(n), n)),
     "interpolate": (lambda x, n: F.interpolate(x, size=(n, n + 1)), lambda n: (torch.randn(1, 2, 4, 4), n)),
+    "handed on by typing": (lambda x, n: x[: cast("int", n)].exp(), lambda n: (torch.randn(80), n)),
     "computed": (lambda x, n: torch.zeros((n + 3) // 2 * 2).sum() + x, lambda n: (torch.randn(2), n)),
     "both a size and a factor": (lambda x, n: torch.ones(n) * n + x / n, lambda n: (torch.randn(n), n)),
     "handed out": (lambda x, n: (torch.ones(n) + x, n + 1, f"{n} rows"), lambda n: (torch.randn(n), n)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -41,6 +41,13 @@ def in_a_loop(x: Tensor) -> Any:
     return log, total
 
 
+def stored(x: Tensor) -> Tensor:
+    y = x * 2
+    y[0] = x.max().item()
+    y[y > 1] = x.min().item()
+    return y
+
+
 def in_containers(x: Tensor) -> Any:
     low, high = x.min().item(), x.max().item()
     return {"range": (low, high), "list": [low, {"high": high}]}, x - low
@@ -60,6 +67,11 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
     "computed": lambda x: x * (2.0 * x.max().item() - 1) + 3 / 2,
     "computed and handed out": lambda x: (x.sum().item() * 2 + 1, x.max().item() / 3, abs(x.min().item())),
     "of two": lambda x: (x.max().item() - x.min().item(), x * (x.max().item() - x.min().item())),
+    "the larger": lambda x: x / max(1.0, x.sum().item()),
+    "the smaller of two": lambda x: x * min(x.sum().item(), x.max().item()),
+    "a quotient by what is never zero": lambda x: (3.0 / max(0.5, x.max().item()), 3.0 / min(-0.5, x.max().item())),
+    "stored": stored,
+    "handed on by typing": lambda x: x * cast("float", x.max().item()),
     "compared": lambda x: x > x[0, 0].item(),
     "whole numbers and a float": lambda x: torch.arange(4) * x.sum().item(),
     "to the power": lambda x: x.abs() ** x.max().item(),
@@ -118,6 +130,17 @@ def test_numbers_of_data(name: str, dtype: torch.dtype) -> None:
     after = flashover.compile_stats()
     assert after["graphs"] - before["graphs"] <= 2, "a version for each value"
     assert after["eager_calls"] == before["eager_calls"]
+
+
+def test_with_numbers_that_the_call_knows() -> None:
+    def f(x: Tensor, scale: float, step: Tensor) -> Tensor:
+        return x * (scale * max(0.5, x.sum().item()) / step.item())
+
+    compiled = flashover.compile(f, fullgraph=True)
+    for n in range(5):
+        x, scale, step = torch.randn(3, 2), 0.5 + n, torch.tensor(float(n + 1))
+        assert (wrong := same(compiled(x, scale, step), f(x, scale, step))) == "", wrong
+    assert compiled.stats().versions <= 2
 
 
 def test_numbers_kept_by_objects() -> None:

@@ -261,21 +261,30 @@ int Interpreter::set_subscript_by_kind(PyObject* o, PyObject* key, PyObject* val
   if (is_array(o)) throw Declined("an array of numpy is written");  // one made here may share another one's memory
   const Ref with_numbers = value != nullptr ? key_with_numbers(o, key) : Ref();
   if (with_numbers) key = with_numbers.get();
+  Ref number;
   if (recorder.numbers.any()) {
+    const auto use_number = [&] {  // in a tensor; of anything else the value is read
+      if (session != nullptr && session->is_trace_tensor(o) && recorder.numbers.is(value) &&
+          (PyFloat_CheckExact(value) || PyLong_CheckExact(value)))
+        value = (number = number_for(o, value)).get();
+      else
+        recorder.numbers.read_deep(value);
+      return value != nullptr;
+    };
     if (value != nullptr && is_tensor(o) && recorder.numbers.holds(key) && recorder.numbers.all_sizes(key)) {
-      recorder.numbers.read_deep(value);
+      if (!use_number()) return -1;
       look_special(o, "__setitem__");
       return set_subscript_by_sizes(o, key, value);
     }
     if (value != nullptr && is_tensor(o) && recorder.numbers.holds(key) && set_subscript_by_number(o, key, value))
       return 0;
     if (value != nullptr && is_tensor(o) && is_subscript_of_sizes(recorder.numbers, key)) {
-      recorder.numbers.read_deep(value);
+      if (!use_number()) return -1;
       look_special(o, "__setitem__");
       return set_subscript_by_sizes(o, key, value);
     }
     recorder.numbers.read_deep(key);
-    if (value != nullptr && is_tensor(o)) recorder.numbers.read_deep(value);
+    if (value != nullptr && is_tensor(o) && !use_number()) return -1;
   }
   PyTypeObject* t = Py_TYPE(o);
   if (PyDict_Check(o)) recorder.key(key);

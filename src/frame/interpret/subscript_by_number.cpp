@@ -256,6 +256,16 @@ PyObject* Interpreter::subscript_by_number(PyObject* tensor, PyObject* key) {
   return PyObject_GetItem(made.get(), rest.get());
 }
 
+// A number that changes, which is to be stored in a tensor, as one without dimensions of that type.
+Ref Interpreter::number_for(PyObject* tensor, PyObject* number) {
+  Ref device = Ref::steal(PyObject_GetAttrString(tensor, "device"));
+  Ref dtype = Ref::steal(device ? PyObject_GetAttrString(tensor, "dtype") : nullptr);
+  if (!dtype) return {};
+  Ref symbol = Ref::steal(recorder.numbers.symbols(number));
+  return apply("full", Ref::steal(Py_BuildValue("(()O)", symbol.get())),
+               Ref::steal(Py_BuildValue("{s:O,s:O}", "dtype", dtype.get(), "device", device.get())));
+}
+
 bool Interpreter::set_subscript_by_number(PyObject* tensor, PyObject* key, PyObject* value) {
   if (recorder.varying_numbers == nullptr || session == nullptr || recorder.numbers.any_of_data() ||
       !is_plain_tensor(session, tensor))
@@ -292,9 +302,7 @@ bool Interpreter::set_subscript_by_number(PyObject* tensor, PyObject* key, PyObj
         return false;
       if (type.get() != dtype.get()) given = Ref::steal(PyObject_CallMethod(value, "to", "O", dtype.get()));
     } else {
-      Ref symbol = Ref::steal(recorder.numbers.symbols(value));
-      given = apply("full", Ref::steal(Py_BuildValue("(()O)", symbol.get())),
-                    Ref::steal(Py_BuildValue("{s:O,s:O}", "dtype", dtype.get(), "device", device.get())));
+      given = number_for(at.get(), value);
     }
     if (!given) return false;
     Ref shape = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(sizes.size())));

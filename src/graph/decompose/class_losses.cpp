@@ -73,7 +73,9 @@ bool nll_loss_backward(Builder& b, const Node& n, Outs& outs) {
   const Device device = b.type(t->x).device;
   Sizes classes(b.rank(t->x), 1);
   classes[t->dim] = b.size(t->x, t->dim);
-  if (*reduction == 0) {
+  const bool of_each = *reduction == 0 && b.rank(t->x) > 1;  // of one row there is one loss, in a dimension or in none
+  if (of_each ? b.rank(g) + 1 != b.rank(t->x) : !b.type(g).numel().is_const(1)) return false;
+  if (of_each) {
     g = b.unsqueeze(g, t->dim);
   } else if (b.rank(g) != 0) {
     g = b.reshape(g, {});

@@ -374,6 +374,14 @@ bool search(In in, Types& outs) {  // bucketize, searchsorted
   return one(outs, fresh(*x, flag(arg(in, out_int32)) ? DType::kI32 : DType::kI64, x->sizes));
 }
 
+// Which elements are among others; of a number, a truth without dimensions (ATen's meta function gives it one).
+bool is_in(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *among = tensor(in, 1);
+  for (const TensorType* t : {x, among})
+    if (t && (is_complex(t->dtype) || t->dtype == DType::kBool)) return false;  // eager refuses
+  return (x || among) && one(outs, fresh(x ? *x : *among, DType::kBool, x ? x->sizes : Sizes()));
+}
+
 bool channel_shuffle(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   if (!x || x->rank() < 3 || has_zero_size(*x)) return false;
@@ -528,6 +536,8 @@ void add_indexing(Table& t) {
   t.add("_embedding_bag_forward_only.default", OpKind::kExtern, embedding_bag<false>);
   t.add("bucketize.Tensor", OpKind::kExtern, search<0, 2>);
   t.add("searchsorted.Tensor", OpKind::kExtern, search<1, 2>);
+  for (const char* name : {"isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor"})
+    t.add(name, OpKind::kExtern, is_in);
   t.add("native_channel_shuffle.default", kind, channel_shuffle);
   t.add("channel_shuffle.default", kind, channel_shuffle);
   t.add("pixel_shuffle.default", kind, pixel_shuffle<true>);

@@ -8,6 +8,14 @@ bool bernoulli(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   return x && one(outs, fresh(*x, x->dtype, x->sizes));
 }
+bool on_clone(In in, Types& outs) {  // the writing operator on a clone, which keeps the strides
+  const TensorType* x = tensor(in, 0);
+  auto strides = x ? preserved_strides(*x) : std::nullopt;
+  if (!strides) return false;
+  TensorType out = fresh(*x, x->dtype, x->sizes);
+  out.strides = std::move(*strides);
+  return one(outs, std::move(out));
+}
 bool dropout(In in, Types& outs) {  // (input, p, train) -> output, mask
   const TensorType* x = tensor(in, 0);
   if (!x || !is_floating(x->dtype) || !contiguous(*x)) return false;
@@ -30,8 +38,8 @@ void add_random(Table& t) {
   row("bernoulli.default", bernoulli);
   row("native_dropout.default", dropout);
   row("bernoulli.p", bernoulli);
-  row("uniform.default", bernoulli);
-  row("normal_functional.default", bernoulli);
+  row("uniform.default", on_clone);
+  row("normal_functional.default", on_clone);
   auto inplace_row = [&](const char* name, const char* functional) {
     Row& r = row(name, written);
     r.mutates = 1;
