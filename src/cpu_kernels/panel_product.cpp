@@ -15,12 +15,14 @@ constexpr int64_t kDeep = 768, kShallow = 256;  // elements of the inner dim in 
 constexpr int64_t kTilesTogether = 8;           // of rows that are packed
 constexpr int64_t kMostTile = 14 * 2 * kPanel;  // numbers
 constexpr int64_t kAliasing = 512;              // rows so far apart lie in few sets of the L1 cache
+constexpr int64_t kWays = 8;                    // lines of a set: so many rows stay there all the same
 
 enum class Rows : uint8_t { kAsTheyLie, kCopied, kTransposed, kGathered };
 
 Rows rows_of(const ProductOf<float>& p, int64_t tile) {
   if (p.inner <= 1 || p.a_inner == 1)
-    return p.a_row % kAliasing == 0 && p.rows >= tile / 2 && p.inner > kPanel ? Rows::kCopied : Rows::kAsTheyLie;
+    return tile > kWays && p.a_row % kAliasing == 0 && p.rows >= tile / 2 && p.inner > kPanel ? Rows::kCopied
+                                                                                              : Rows::kAsTheyLie;
   return p.a_row == 1 ? Rows::kTransposed : Rows::kGathered;
 }
 

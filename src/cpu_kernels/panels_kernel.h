@@ -185,12 +185,16 @@ inline void transpose_block(const float* from, int64_t stride, float* to, int64_
   for (int i = 0; i < kLanes; ++i) std::memcpy(to + i * to_stride, &row[i], sizeof(Row));
 }
 
+constexpr int64_t kLine = 16;  // numbers in a line of the cache
+
 inline void transpose_lines(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to,
                             int64_t to_stride) {
   const int64_t whole_rows = rows - rows % kLanes, whole_columns = columns - columns % kLanes;
-  for (int64_t j = 0; j < whole_columns; j += kLanes)
+  // A line of the cache at a time: where the rows lie in the same sets of L1, it is not there for a second block.
+  for (int64_t line = 0; line < whole_columns; line += kLine)
     for (int64_t i = 0; i < whole_rows; i += kLanes)
-      transpose_block(from + i * stride + j, stride, to + j * to_stride + i, to_stride);
+      for (int64_t j = line; j < std::min(line + kLine, whole_columns); j += kLanes)
+        transpose_block(from + i * stride + j, stride, to + j * to_stride + i, to_stride);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j) to[j * to_stride + i] = from[i * stride + j];
 }
