@@ -344,6 +344,14 @@ bool assign_data(Recorder&, OpFacts&, Stack&, size_t) {
   throw Declined("an operator gives a tensor the memory of another one");
 }
 
+// No graph has sparse tensors: where the gradient would be one, the program's line is left to eager.
+template <size_t flag>
+bool with_sparse_gradient(Recorder&, OpFacts&, Stack& stack, size_t base) {
+  if (stack[base + flag].toBool() && c10::GradMode::is_enabled() && stack[base].toTensor().requires_grad())
+    throw Declined("training: the gradient is a sparse tensor");
+  return false;
+}
+
 }  // namespace
 
 Special special_of(std::string_view name) {
@@ -372,8 +380,11 @@ Special special_of(std::string_view name) {
       {op::index_put_, index_by_masks},
       {op::masked_select, masked_select},
       {op::_has_same_storage_numel, same_storage_numel},
+      {op::embedding, with_sparse_gradient<4>},
+      {op::gather, with_sparse_gradient<3>},
   };
   if (name.starts_with("aten.shallow_copy_data_.")) return assign_data;
+  if (name.starts_with("aten._embedding_bag.")) return with_sparse_gradient<5>;
   auto it = table.find(name);
   return it == table.end() ? nullptr : it->second;
 }
