@@ -148,3 +148,17 @@ def test_what_is_drawn_in_place_of_a_tensor_has_its_strides(draw: Any) -> None:
     x = X[:, ::2].transpose(0, 2)
     got, want = flashover.compile(lambda x: draw(x, 0.0, 1.0), fullgraph=True)(x), draw(x, 0.0, 1.0)
     assert (got.shape, got.stride()) == (want.shape, want.stride())
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda t, s: t.slice_scatter(s, 1, 4, 10),
+        lambda t, s: t.slice_scatter(s[:1], 0, 4, 10),
+        lambda t, s: t.select_scatter(s[0], 1, 4),
+    ],
+)
+def test_what_does_not_fill_a_part_is_eagers_error(f: Any) -> None:
+    for g in (f, flashover.compile(f, fullgraph=True)):
+        with pytest.raises(RuntimeError, match="expected src to have a size equal to the slice of self"):
+            g(torch.zeros(16, 16), torch.ones(16, 2))

@@ -79,6 +79,9 @@ bool slice_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim,
   ValueId x = in(n, 0);
   auto r = range_of(b, n, 2, x);
   if (!r || result_may_overlap(b.type(x))) return false;
+  Sizes part = b.sizes(x);
+  part[static_cast<size_t>(r->dim)] = sym::ceildiv(r->end - r->start, r->step);
+  if (!same_sizes(b.sizes(in(n, 1)), part)) return false;  // eager's error
   ValueId src = b.convert(in(n, 1), b.dtype(x));
   outs = {b.slice_scatter(x, src, r->dim, r->start, r->end, r->step)};
   return true;
@@ -89,6 +92,9 @@ bool select_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim
   if (!dim || !index || b.rank(x) == 0 || result_may_overlap(b.type(x))) return false;
   sym::Expr i = *index < 0 ? b.size(x, *dim) + *index : sym::Expr(*index);
   if (!sym::known_le(0, i) || !sym::known_lt(i, b.size(x, *dim))) return false;
+  Sizes part = b.sizes(x);
+  part.erase(part.begin() + b.wrap(x, *dim));
+  if (!same_sizes(b.sizes(in(n, 1)), part)) return false;  // eager's error
   ValueId src = b.unsqueeze(b.convert(in(n, 1), b.dtype(x)), b.wrap(x, *dim));
   outs = {b.slice_scatter(x, src, b.wrap(x, *dim), i, i + 1)};
   return true;
