@@ -556,10 +556,10 @@ void Recorder::check_backward(size_t first_node) {
   // Eager's kernels refuse operands of two types in the backward only; ours would not.
   for (size_t i = first_node; i < graph_.nodes.size(); ++i) {
     const graph::Node& n = graph_.nodes[i];
-    if (n.op->name != op::mse_loss_backward) continue;
+    if (n.op->name != op::mse_loss_backward && n.op->name != op::huber_loss_backward) continue;
     const Ref *self = std::get_if<Ref>(&n.args[1]), *target = std::get_if<Ref>(&n.args[2]);
     if (self && target && graph_.type(self->id).dtype != graph_.type(target->id).dtype)
-      throw Declined("training: mse_loss of two types, which eager's backward refuses");
+      throw Declined("training: a loss of two types, which eager's backward refuses");
   }
   for (const graph::Node& n : graph_.nodes) {  // how large its workspace is only the library knows
     if (n.op->name != op::mkldnn_rnn_layer || n.outs.back() == kNoValue) continue;

@@ -1,5 +1,6 @@
 // Losses.
 #include "graph/decompose/rules.h"
+#include "ops/aten/infer.h"
 #include "ops/names.h"
 
 namespace flashover::graph::rules {
@@ -33,8 +34,9 @@ bool smooth_l1(Builder& b, const Node& n, Outs& outs) {  // (self, target, reduc
   auto r = reduction<2>(b, n);
   auto beta = number(arg(n, 3));
   if (!r || !beta || !(*beta > 0)) return false;
-  DType d = result(b, n).dtype;
-  ValueId z = b.abs(b.sub(b.convert(in(n, 0), math(d)), b.convert(in(n, 1), math(d))));
+  DType d = result(b, n).dtype;  // of two types, that is no measure of what eager computes in
+  const DType m = math(ops::aten::promote(b.dtype(in(n, 0)), b.dtype(in(n, 1))));
+  ValueId z = b.abs(b.sub(b.convert(in(n, 0), m), b.convert(in(n, 1), m)));
   ValueId limit = constant(b, z, *beta), half = constant(b, z, 0.5);
   ValueId near = b.mul(b.mul(half, z), z);
   if (!huber) near = b.div(near, limit);

@@ -16,6 +16,17 @@ bool elementwise_loss(In in, Types& outs) {
   return true;
 }
 
+// As the one before, into memory of the input's type, whatever the target's.
+bool loss_like_input(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
+  auto r = integer(arg(in, 2));
+  if (!x || !y || !r || !is_floating(x->dtype) || is_complex(y->dtype)) return false;
+  const TensorType* both[] = {x, y};
+  if (!iterate_promoted(both, x->dtype, x->dtype, outs)) return false;
+  if (*r != 0) outs[0] = fresh(*x, x->dtype, {});
+  return true;
+}
+
 bool nll_loss(In in, Types& outs) {  // (self, target, weight, reduction, ignore_index) -> output, total_weight
   const TensorType *x = tensor(in, 0), *target = tensor(in, 1);
   auto r = integer(arg(in, 3));
@@ -46,8 +57,8 @@ void add_losses(Table& t) {
   const auto kind = OpKind::kReduction;
   t.add("mse_loss.default", kind, elementwise_loss<2>);
   t.add("smooth_l1_loss.default", kind, elementwise_loss<2>);
-  t.add("huber_loss.default", kind, elementwise_loss<2>);
-  t.add("soft_margin_loss.default", kind, elementwise_loss<2>);
+  t.add("huber_loss.default", kind, loss_like_input);
+  t.add("soft_margin_loss.default", kind, loss_like_input);
   t.add("nll_loss_forward.default", kind, nll_loss);
   t.add("multilabel_margin_loss_forward.default", OpKind::kExtern, multilabel_margin);
 }

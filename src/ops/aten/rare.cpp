@@ -136,10 +136,15 @@ bool cross_entropy_of_bits_backward(In in, Types& outs) {  // (grad, self, targe
 bool with_logits(In in, Types& outs) {  // (self, target, weight, pos_weight, reduction)
   const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
   auto r = integer(arg(in, 4));
-  if (!x || !y || !r || x->dtype != y->dtype || !is_floating(x->dtype) || !same_sizes(x->sizes, y->sizes)) return false;
-  if (tensor(in, 2) || tensor(in, 3)) return false;
+  if (!x || !y || !r || !is_floating(x->dtype) || !is_floating(y->dtype) || !same_sizes(x->sizes, y->sizes))
+    return false;
+  for (size_t i : {2, 3}) {
+    const TensorType* w = tensor(in, i);
+    const auto both = w ? broadcast(x->sizes, w->sizes) : x->sizes;
+    if (!both || !same_sizes(*both, x->sizes) || (w && is_complex(w->dtype))) return false;
+  }
   if (*r == 0 && (!contiguous(*x) || !contiguous(*y))) return false;
-  return one(outs, fresh(*x, x->dtype, *r == 0 ? x->sizes : Sizes{}));
+  return one(outs, fresh(*x, y->dtype, *r == 0 ? x->sizes : Sizes{}));  // written in place of 1 - target
 }
 bool nll_loss_2d(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *target = tensor(in, 1);
