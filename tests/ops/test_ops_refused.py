@@ -7,6 +7,7 @@ from typing import Any
 import op_samples
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils._pytree import tree_map
 
 import flashover
@@ -98,3 +99,29 @@ def test_dimensions_that_there_are_not(f, sizes, backend):
         by_size(torch.ones(()), torch.ones(2))
     y = torch.arange(6.0).view(2, 3)
     assert torch.equal(by_size(y, torch.ones(3)), y.roll(3, 0))
+
+
+X, I = torch.linspace(-1, 1, 24).reshape(2, 4, 3), torch.tensor([0, 1])
+OPERANDS = {
+    "an index that is no integer": lambda x: torch.index_select(x, 0, I.float()),
+    "an embedding of floats": lambda x: F.embedding(I.double(), x[0]),
+    "a loss with weights of another type": lambda x: F.nll_loss(
+        x[0].double(), torch.tensor([0, 1, 2, 0]), torch.ones(3)
+    ),
+    "huber_loss of integers": lambda x: F.huber_loss(x.long(), x),
+    "layer_norm of another type": lambda x: F.layer_norm(x.double(), (3,), torch.ones(3), torch.zeros(3)),
+    "group_norm of another type": lambda x: F.group_norm(x, 2, torch.ones(4).double()),
+    "batch_norm of another type": lambda x: F.batch_norm(x, torch.zeros(4).double(), torch.ones(4).double()),
+    "batch_norm by a matrix": lambda x: F.batch_norm(x, torch.zeros(1, 4), torch.ones(4), training=True),
+    "channels that do not divide": lambda x: F.channel_shuffle(x, 3),
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_operands_that_eager_refuses(name):
+    f = OPERANDS[name]
+    with pytest.raises(Exception) as want:  # noqa: PT011
+        f(X)
+    with pytest.raises(type(want.value)) as got:
+        flashover.compile(f, fullgraph=True)(X)
+    assert not isinstance(got.value, flashover.exc.BackendCompilerFailed), got.value

@@ -15,7 +15,9 @@ bool fit(Builder& b, ValueId x, ValueId target, ValueId weight) {  // else eager
   const int64_t dim = b.rank(x) == 1 ? 0 : 1;
   Sizes places = b.sizes(x);
   places.erase(places.begin() + dim);
-  return same_sizes(places, b.sizes(target)) && (weight == kNoValue || same_sizes(b.sizes(weight), {b.size(x, dim)}));
+  if (weight != kNoValue && (b.dtype(weight) != b.dtype(x) || !same_sizes(b.sizes(weight), {b.size(x, dim)})))
+    return false;
+  return same_sizes(places, b.sizes(target));
 }
 std::optional<Targets> targets_of(Builder& b, ValueId x, ValueId target, ValueId weight, const Arg& ignored) {
   auto ignore = integer(ignored);

@@ -34,6 +34,7 @@ bool smooth_l1(Builder& b, const Node& n, Outs& outs) {  // (self, target, reduc
   auto r = reduction<2>(b, n);
   auto beta = number(arg(n, 3));
   if (!r || !beta || !(*beta > 0)) return false;
+  if (huber && !is_floating(b.dtype(in(n, 0)))) return false;  // eager's error
   DType d = result(b, n).dtype;  // of two types, that is no measure of what eager computes in
   const DType m = math(ops::aten::promote(b.dtype(in(n, 0)), b.dtype(in(n, 1))));
   ValueId z = b.abs(b.sub(b.convert(in(n, 0), m), b.convert(in(n, 1), m)));

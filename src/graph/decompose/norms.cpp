@@ -18,11 +18,20 @@ Normal normalized(Builder& b, ValueId x, const Ints& over, double eps) {
   return {b.sub(b.mul(m.off, rstd), b.mul(m.shift, rstd)), m.mean, rstd};
 }
 
+// ATen takes parameters of the input's type, or of f32 beside 16 bits; other mixtures are its errors.
+bool has_types_that_mix(Builder& b, const Node& n, std::initializer_list<size_t> parameters) {
+  const DType d = b.dtype(in(n, 0));
+  return std::ranges::all_of(parameters, [&](size_t i) {
+    return !has(n, i) || b.dtype(in(n, i)) == d || (math(d) != d && b.dtype(in(n, i)) == DType::kF32);
+  });
+}
+
 bool layer_norm(Builder& b, const Node& n, Outs& outs) {  // (input, normalized_shape, weight, bias, eps)
   auto* shape = std::get_if<Sizes>(&arg(n, 1));
   auto eps = number(arg(n, 4));
   ValueId x = in(n, 0);
   if (!shape || !eps || shape->empty() || b.type(x).numel().is_const(0)) return false;
+  if (!has_types_that_mix(b, n, {2, 3})) return false;
   Ints over;
   for (size_t d = b.rank(x) - shape->size(); d < b.rank(x); ++d) over.push_back(static_cast<int64_t>(d));
   DType d = b.dtype(x), m = math(d);
@@ -45,7 +54,7 @@ bool group_norm(Builder& b, const Node& n, Outs& outs) {  // (input, weight, bia
   ValueId x = in(n, 0);
   Sizes sizes = b.sizes(x);
   if (!group || !eps || sizes.size() < 2 || b.type(x).numel().is_const(0)) return false;
-  if (!sizes[1].is_const()) return false;
+  if (!sizes[1].is_const() || !has_types_that_mix(b, n, {1, 2})) return false;
   DType d = b.dtype(x), m = math(d);
   // [N, group, C / group, spatial...]: normalized over all but the first two.
   Sizes wide = sizes, stat{sizes[0], *group};
@@ -84,6 +93,9 @@ bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) 
   if (!eps || !momentum || sizes.size() < 2 || b.type(x).numel().is_const(0)) return false;
   bool running = how.running && has(n, 3) && has(n, 4);
   if (!how.training && !running) return false;
+  if (!(running ? has_types_that_mix(b, n, {1, 2, 3, 4}) : has_types_that_mix(b, n, {1, 2}))) return false;
+  for (size_t i : {1, 2, 3, 4})
+    if ((i < 3 || running) && has(n, i) && !same_sizes(b.sizes(in(n, i)), {sizes[1]})) return false;  // eager's error
   DType d = b.dtype(x), m = math(d);
   Ints over;
   for (size_t i = 0; i < sizes.size(); ++i)

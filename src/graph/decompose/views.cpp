@@ -250,7 +250,8 @@ bool channel_shuffle(Builder& b, const Node& n, Outs& outs) {
   auto groups = integer(arg(n, 1));
   ValueId x = in(n, 0);
   Sizes s = b.sizes(x), wide = s;
-  if (!groups || s.size() < 2) return false;
+  if (!groups || s.size() < 2 || *groups < 1) return false;
+  if (s[1].is_const() && s[1].value() % *groups != 0) return false;  // eager's error
   wide[1] = *groups;
   wide.insert(wide.begin() + 2, sym::floordiv(s[1], *groups));
   outs = {b.reshape(b.transpose(b.reshape(x, wide), 1, 2), s)};
