@@ -27,6 +27,10 @@ def as_class(cls: type[Tensor], tensor: Tensor) -> Tensor:
     return torch.Tensor.as_subclass(tensor, cls)
 
 
+def as_parameter(tensor: Tensor, requires_grad: bool) -> Tensor:
+    return torch.nn.Parameter(tensor, requires_grad)
+
+
 def _is_wrapper(tensor: Tensor) -> bool:
     cls = type(tensor)
     return (

@@ -470,7 +470,8 @@ void Run::reconstruct(TorchState& state, const HandledException& handled) {
   reconstructor.effects();
   in.context.torch.leave_inference_modes();  // what follows leaves them for real
   // (A graph of torch's calls knows nothing of how wrappers lead into a backward.)
-  if (calls && reconstructor.wrapped().empty()) out.torch_graph = calls->graph_of(reconstructor.outputs()).release();
+  if (calls && reconstructor.wrapped().empty() && !reconstructor.made_parameters())
+    out.torch_graph = calls->graph_of(reconstructor.outputs()).release();
   forget_calls();
   if (out.torch_graph == nullptr) add_backward(reconstructor, handled);
   finish(reconstructor, inputs);
@@ -485,6 +486,7 @@ void Run::add_backward(Reconstructor& reconstructor, const HandledException& han
   const size_t writes = in.journal.entries().size(), said = in.context.warnings.said.size();
   const int64_t frames = in.frames;
   out.joint = session.add_backward(reconstructor.outputs(), reconstructor.wrapped());
+  if (reconstructor.made_leaf() && out.joint.present) throw Declined("a leaf that requires grad was made");
   in.uninterpreted = 1;
   if (in.aborted()) throw Declined(in.reason(), in.where());
   if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");

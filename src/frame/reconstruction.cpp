@@ -175,6 +175,34 @@ int32_t Reconstructor::instance(ReconstructionStep::Kind kind, PyObject* type, s
   return made;
 }
 
+// What the program keeps in a tensor's attributes.
+void Reconstructor::fill_dict_of(PyObject* tensor, int32_t made) {
+  PyObject** dict = _PyObject_GetDictPtr(tensor);
+  if (dict == nullptr || *dict == nullptr || PyDict_GET_SIZE(*dict) == 0) return;
+  auto attributes = pairs(*dict);
+  attributes.insert(attributes.begin(), made);
+  step(ReconstructionStep::Kind::kFillDict, nullptr, std::move(attributes));
+  capture_.calls = true;
+}
+
+// A parameter that the call made: one over memory that the graph hands out.
+int32_t Reconstructor::make_parameter(PyObject* o) {
+  const Ref asks = tensor_attribute(o, "requires_grad"), leaf = tensor_attribute(o, "is_leaf"),
+            grad = tensor_attribute(o, "grad");
+  if (leaf.get() != Py_True || grad.get() != Py_None) throw Declined("a tensor of a subclass in the result: Parameter");
+  made_parameters_ = true;
+  made_leaf_ = made_leaf_ || asks.get() == Py_True;
+  kept_.push_back(Ref::steal(PyObject_CallMethod(o, "detach", nullptr)));
+  if (!kept_.back()) throw Declined("a parameter that the call made has no memory");
+  const int32_t memory = make(kept_.back().get());
+  const int32_t made = step(ReconstructionStep::Kind::kReduced, of_module("flashover._subclasses", "as_parameter"),
+                            {memory, make(asks.get())}, 2);
+  capture_.calls = true;
+  registers_[o] = made;
+  fill_dict_of(o, made);
+  return made;
+}
+
 int32_t Reconstructor::make(PyObject* o) {
   using Kind = ReconstructionStep::Kind;
   o = behind_python_function(o);
@@ -213,8 +241,9 @@ int32_t Reconstructor::make(PyObject* o) {
   if (is_tensor(o)) {
     if (in_.session == nullptr || !in_.session->is_trace_tensor(o))
       throw Declined("a tensor in the result that the trace did not make");
+    if (Py_TYPE(o) == known_types().parameter) return make_parameter(o);
     const bool plain = std::strcmp(Py_TYPE(o)->tp_name, "Tensor") == 0;
-    if (!plain && (Py_TYPE(o) == known_types().parameter || !is_class_over_memory(Py_TYPE(o))))
+    if (!plain && !is_class_over_memory(Py_TYPE(o)))
       throw Declined(std::string("a tensor of a subclass in the result: ") + Py_TYPE(o)->tp_name);
     const Ref asks = tensor_attribute(o, "requires_grad");
     const Ref leaf = asks.get() == Py_True ? tensor_attribute(o, "is_leaf") : Ref();
@@ -230,12 +259,7 @@ int32_t Reconstructor::make(PyObject* o) {
       capture_.calls = true;
     }
     registers_[o] = made;
-    if (PyObject** dict = _PyObject_GetDictPtr(o); dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0) {
-      auto attributes = pairs(*dict);
-      attributes.insert(attributes.begin(), made);
-      step(Kind::kFillDict, nullptr, std::move(attributes));
-      capture_.calls = true;
-    }
+    fill_dict_of(o, made);
     if (asks.get() == Py_False) {
       static PyObject* const grad = PyUnicode_InternFromString("grad");
       kept_.push_back(tensor_attribute(o, "grad"));

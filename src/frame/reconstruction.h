@@ -21,7 +21,9 @@ class Reconstructor {
   void numbers_of_data();                 // those that may raise, and nothing shows
   void effects();                         // what the journal says was written, as it ended
   void frames(const Snapshot& snapshot);  // Capture::frames
-  bool may_raise() const { return may_raise_; }                       // for what tensors hold
+  bool may_raise() const { return may_raise_; }              // for what tensors hold
+  bool made_parameters() const { return made_parameters_; }  // of which the graph knows the memory alone
+  bool made_leaf() const { return made_leaf_; }              // one of them requires grad: none of ours reaches it
   const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
   // Results of classes with __torch_dispatch__ that require grad (wrappers.cpp). Once the backward is there, so is how
   // they lead into it, and how gradients are made of their parts.
@@ -41,6 +43,8 @@ class Reconstructor {
   std::vector<int32_t> elements(PyObject* sequence);
   int32_t make_container(PyObject* o);
   int32_t make_array_method(PyObject* o);
+  int32_t make_parameter(PyObject* o);
+  void fill_dict_of(PyObject* tensor, int32_t made);
   int32_t make_of_parts(PyObject* o, PyObject* parts);  // a function and its arguments
   int32_t make_wrapper(PyObject* o);                    // a tensor of a class with __torch_dispatch__
   void make_parts(PyObject* wrapper);                   // of one that requires grad
@@ -66,7 +70,7 @@ class Reconstructor {
   std::unordered_map<SourceId, int32_t> required_;
   std::unordered_map<int32_t, int32_t> numbers_of_data_;  // by step: registers
   std::unordered_map<PyObject*, int32_t> lists_of_data_;  // by tensor: registers
-  bool may_raise_ = false;
+  bool may_raise_ = false, made_parameters_ = false, made_leaf_ = false;
   std::vector<std::pair<int32_t, PyObject*>> cells_;  // made empty, filled when their contents can refer to them
   std::vector<Ref> kept_;
   int depth_ = 0;
