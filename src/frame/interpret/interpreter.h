@@ -166,7 +166,7 @@ class Interpreter {
   int set_subscript_by_sizes(PyObject* tensor, PyObject* key, PyObject* value);
   PyObject* subscript_by_number(PyObject* tensor, PyObject* key);                  // null without an error: not taken
   bool set_subscript_by_number(PyObject* tensor, PyObject* key, PyObject* value);  // false: not taken
-  Ref number_for(PyObject* tensor, PyObject* number);  // null: an error
+  Ref number_for(PyObject* tensor, PyObject* number);                              // null: an error
   PyObject* compare(PyObject* a, PyObject* b, int op);
   PyObject* compare_by_kind(PyObject* a, PyObject* b, int op);
   PyObject* binary(PyObject* a, PyObject* b, int op);

@@ -77,6 +77,18 @@ std::vector<int32_t> that_tell_sizes(const Graph& g, std::vector<sym::Expr>& nee
   return out;
 }
 
+void keep_inputs_that_tell_sizes(const Graph& g, const std::vector<bool>& tangent, Pruned& out) {
+  std::vector<sym::Expr> used;
+  for (const Node& n : out.graph.nodes) collect_sizes(out.graph, n, used);
+  for (int32_t i : that_tell_sizes(g, used, out.inputs, tangent)) {
+    out.inputs.push_back(i);
+    const Input& in = g.inputs[static_cast<size_t>(i)];
+    out.graph.add_input(g.type(in.value), in.kind, in.name);
+  }
+  std::erase_if(used, sym::has_data_size);  // a node may find those
+  if (!used.empty()) throw Declined("nothing tells the size " + used.front().str());
+}
+
 }  // namespace
 
 Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const std::vector<bool>& absent) {
@@ -171,14 +183,7 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
     o.value = to[real(o.value)];
     p.outputs.push_back(std::move(o));
   }
-  std::vector<sym::Expr> used;
-  for (const Node& n : p.nodes) collect_sizes(p, n, used);
-  for (int32_t i : that_tell_sizes(g, used, out.inputs, tangent)) {
-    out.inputs.push_back(i);
-    p.add_input(g.type(g.inputs[i].value), g.inputs[i].kind, g.inputs[i].name);
-  }
-  std::erase_if(used, sym::has_data_size);  // a node may find those
-  if (!used.empty()) throw Declined("nothing tells the size " + used.front().str());
+  keep_inputs_that_tell_sizes(g, tangent, out);
   return out;
 }
 
