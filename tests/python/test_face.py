@@ -655,8 +655,9 @@ def test_threads(backend):
     for t in threads:
         t.join()
     assert not errors
-    # Sizes 2 to 4 share what is compiled for the second of them; that of 1, and the very first, are compiled alone.
-    assert len(c.entries()) in (2, 3)
+    # Sizes share what is compiled for the second of them; the first is compiled alone, and so are those of threads that
+    # begin beside it.
+    assert len(c.entries()) in (2, 3, 4)
 
 
 def test_recursion(backend):

@@ -39,7 +39,17 @@ bool is_of_standard_library(const char* file) {
 
 constexpr const char* kNestedTensors = "/torch/nested/";
 
+// typing.cast and its like hand an argument on: a number in it would be one that was read.
+bool hands_argument_on(PyCodeObject* code) {
+  const bool named = PyUnicode_CompareWithASCIIString(code->co_name, "cast") == 0 ||
+                     PyUnicode_CompareWithASCIIString(code->co_name, "assert_type") == 0;
+  const char* file = named ? PyUnicode_AsUTF8(code->co_filename) : nullptr;
+  PyErr_Clear();
+  return file != nullptr && std::string_view(file).ends_with("/typing.py");
+}
+
 bool is_library_code(PyCodeObject* code) {
+  if (hands_argument_on(code)) return false;
   static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/",  "/inspect.py",   "/re/_",
                                                  "/re/__init__.py",   "/typing.py",   "/linecache.py", "/ast.py",
                                                  "/tokenize.py",      "/traceback.py"};
@@ -57,9 +67,6 @@ bool is_library_code(PyCodeObject* code) {
     if (file != nullptr && std::strstr(file, l.file) != nullptr) return true;
     PyErr_Clear();
   }
-  // What hands its argument on is looked into, or a number in it would be one that was read.
-  for (const char* name : {"cast", "assert_type"})
-    if (PyUnicode_CompareWithASCIIString(code->co_name, name) == 0) return false;
   // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of
   // operators.
   static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py",
