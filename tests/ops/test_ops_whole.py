@@ -54,10 +54,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "requires_grad_ that changes nothing": (lambda x: (x * 2).requires_grad_(False) + 1, (X,)),
     "batch norm in training": (lambda x: F.batch_norm(x, None, None, training=True), (X,)),
     "rrelu": (lambda x: F.rrelu(x), (X,)),
-}
-
-
-PROGRAMS |= {
     "whether a number is among others": (
         lambda i: (torch.isin(3, i), torch.isin(99, i), torch.isin(3, i, invert=True), torch.isin(i, 3)),
         (IDS,),

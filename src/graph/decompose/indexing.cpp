@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "graph/decompose/rules.h"
+#include "ops/aten/infer.h"
 #include "ops/names.h"
 
 namespace flashover::graph::rules {
@@ -90,18 +91,18 @@ ValueId take_rows(Builder& b, ValueId x, int64_t dim, ValueId index) {
   sizes[dim] = b.size(index, 0);
   return b.gather(x, dim, b.broadcast(b.convert(index, DType::kI64), sizes, {dim}));
 }
-// Eager refuses other types.
-bool is_index(const Builder& b, ValueId v) { return b.dtype(v) == DType::kI64 || b.dtype(v) == DType::kI32; }
 bool index_select(Builder& b, const Node& n, Outs& outs) {
   auto dim = integer(arg(n, 1));
   ValueId x = in(n, 0), index = in(n, 2);
-  if (!dim || b.rank(x) == 0 || b.rank(index) > 1 || b.type(x).numel().is_const(0) || !is_index(b, index)) return false;
+  if (!dim || b.rank(x) == 0 || b.rank(index) > 1 || b.type(x).numel().is_const(0) ||
+      !ops::aten::is_index(b.type(index)))
+    return false;
   outs = {take_rows(b, x, b.wrap(x, *dim), b.rank(index) == 0 ? b.unsqueeze(index, 0) : index)};
   return true;
 }
 bool embedding(Builder& b, const Node& n, Outs& outs) {  // (weight, indices, ...)
   ValueId w = in(n, 0), index = in(n, 1);
-  if (b.rank(w) != 2 || b.type(w).numel().is_const(0) || !is_index(b, index)) return false;
+  if (b.rank(w) != 2 || b.type(w).numel().is_const(0) || !ops::aten::is_index(b.type(index))) return false;
   ValueId flat = b.reshape(index, {b.type(index).numel()});
   outs = {b.reshape(take_rows(b, w, 0, flat), result(b, n).sizes)};
   return true;

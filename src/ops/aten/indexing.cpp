@@ -8,8 +8,6 @@
 namespace flashover::ops::aten {
 namespace {
 
-bool is_index(const TensorType& t) { return t.dtype == DType::kI64 || t.dtype == DType::kI32; }
-
 bool dense_self(const TensorType& x, Types& outs) { return one(outs, fresh(x, x.dtype, x.sizes)); }
 bool clone_like(const TensorType& x, Types& outs) {
   TensorType out;

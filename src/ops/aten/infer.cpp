@@ -423,6 +423,8 @@ bool fresh_like(const TensorType& like, DType dtype, std::optional<MemoryFormat>
   return true;
 }
 
+bool is_index(const TensorType& t) { return t.dtype == DType::kI64 || t.dtype == DType::kI32; }
+
 bool fits_classes(const TensorType* weight, Expr classes) {
   return !weight || (weight->rank() == 1 && sym::known_eq(weight->sizes[0], classes));
 }

@@ -76,6 +76,7 @@ TensorType fresh(const TensorType& like, DType dtype, Sizes sizes);  // contiguo
 bool fresh_like(const TensorType& like, DType dtype, std::optional<MemoryFormat> f, TensorType& out);
 std::optional<Sizes> broadcast(const Sizes& a, const Sizes& b);
 bool fits_classes(const TensorType* weight, Expr classes);  // of a loss; null: there is none
+bool is_index(const TensorType& t);                         // of a type that eager takes for one
 
 // What TensorIterator allocates for an undefined output over these operands; fills out.sizes and out.strides.
 bool iterate(std::span<const TensorType* const> operands, TensorType& out);

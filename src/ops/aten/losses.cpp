@@ -4,23 +4,14 @@
 namespace flashover::ops::aten {
 namespace {
 
-// (self, target, ..., reduction at `reduction`): reduction 0 keeps the elements.
-template <size_t reduction>
+// (self, target, reduction, ...): reduction 0 keeps the elements. mixes: into memory of the input's type, whatever the
+// target's; else both have one type.
+template <bool mixes>
 bool elementwise_loss(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
-  auto r = integer(arg(in, reduction));
-  if (!x || !y || !r || !is_floating(x->dtype) || x->dtype != y->dtype) return false;
-  const TensorType* both[] = {x, y};
-  if (!iterate_promoted(both, x->dtype, x->dtype, outs)) return false;
-  if (*r != 0) outs[0] = fresh(*x, x->dtype, {});
-  return true;
-}
-
-// As the one before, into memory of the input's type, whatever the target's.
-bool loss_like_input(In in, Types& outs) {
-  const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
   auto r = integer(arg(in, 2));
-  if (!x || !y || !r || !is_floating(x->dtype) || is_complex(y->dtype)) return false;
+  if (!x || !y || !r || !is_floating(x->dtype)) return false;
+  if (mixes ? is_complex(y->dtype) : x->dtype != y->dtype) return false;
   const TensorType* both[] = {x, y};
   if (!iterate_promoted(both, x->dtype, x->dtype, outs)) return false;
   if (*r != 0) outs[0] = fresh(*x, x->dtype, {});
@@ -55,10 +46,10 @@ bool multilabel_margin(In in, Types& outs) {  // (self, target, reduction) -> ou
 
 void add_losses(Table& t) {
   const auto kind = OpKind::kReduction;
-  t.add("mse_loss.default", kind, elementwise_loss<2>);
-  t.add("smooth_l1_loss.default", kind, elementwise_loss<2>);
-  t.add("huber_loss.default", kind, loss_like_input);
-  t.add("soft_margin_loss.default", kind, loss_like_input);
+  t.add("mse_loss.default", kind, elementwise_loss<false>);
+  t.add("smooth_l1_loss.default", kind, elementwise_loss<false>);
+  t.add("huber_loss.default", kind, elementwise_loss<true>);
+  t.add("soft_margin_loss.default", kind, elementwise_loss<true>);
   t.add("nll_loss_forward.default", kind, nll_loss);
   t.add("multilabel_margin_loss_forward.default", OpKind::kExtern, multilabel_margin);
 }

@@ -10,11 +10,8 @@ bool bernoulli(In in, Types& outs) {
 }
 bool on_clone(In in, Types& outs) {  // the writing operator on a clone, which keeps the strides
   const TensorType* x = tensor(in, 0);
-  auto strides = x ? preserved_strides(*x) : std::nullopt;
-  if (!strides) return false;
-  TensorType out = fresh(*x, x->dtype, x->sizes);
-  out.strides = std::move(*strides);
-  return one(outs, std::move(out));
+  TensorType out;
+  return x && fresh_like(*x, x->dtype, std::nullopt, out) && one(outs, std::move(out));
 }
 bool dropout(In in, Types& outs) {  // (input, p, train) -> output, mask
   const TensorType* x = tensor(in, 0);
