@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/interrupt.h"
+#include "frame/bytecode/code_file.h"
 #include "frame/fetched_error.h"
 #include "frame/frame.h"
 #include "frame/interpret/instructions.h"
@@ -153,10 +154,9 @@ std::vector<std::string> parameters_of(PyCodeObject* code) {  // but for self
   return names;
 }
 std::string place_of(PyCodeObject* code, int32_t instruction) {  // of its first line: -1
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  PyErr_Clear();
+  const std::string_view file = file_of(code);
   const int line = instruction < 0 ? code->co_firstlineno : PyCode_Addr2Line(code, instruction * 2);
-  return std::string(file != nullptr ? file : "?") + ":" + std::to_string(line);
+  return std::string(file.empty() ? "?" : file) + ":" + std::to_string(line);
 }
 
 // bound is in localsplus order: positional and keyword-only parameters, then *args, then **kwargs.

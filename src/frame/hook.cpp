@@ -1,5 +1,6 @@
 // PEP 523: while a capture runs, frames of its thread go to the interpreter; everybody else's go on as before.
 #include "base/boundary.h"
+#include "frame/bytecode/code_file.h"
 #include "frame/bytecode/decode.h"
 #include "frame/bytecode/depth.h"
 #include "frame/interpret/instructions.h"
@@ -24,9 +25,7 @@ static bool is_callback_of_weak(PyCodeObject* code, std::string_view file) {
 
 // Imports, and compilers at work: nothing that they call is the program's own doing.
 bool works_for_itself(PyCodeObject* code) {
-  const char* text = PyUnicode_AsUTF8(code->co_filename);
-  if (text == nullptr) PyErr_Clear();
-  const std::string_view file = text != nullptr ? text : "";
+  const std::string_view file = file_of(code);
   if (file.starts_with("<frozen importlib") || is_callback_of_weak(code, file)) return true;
   const size_t torch = file.find("-packages/torch/");
   if (torch == file.npos) return false;
@@ -63,10 +62,9 @@ bool calls_forward(PyCodeObject* code) {
 bool stands_alone(PyCodeObject* code) {
   constexpr int kWithout = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
   if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & kWithout)) return false;
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  if (file == nullptr || std::strcmp(file, "<string>") == 0 || std::strncmp(file, "<frozen", 7) == 0) return false;
-  if (std::string_view(file).ends_with("/torch/nn/modules/module.py") && !calls_forward(code)) return false;
+  const std::string_view file = file_of(code);
+  if (file.empty() || file == "<string>" || file.starts_with("<frozen")) return false;
+  if (file.ends_with("/torch/nn/modules/module.py") && !calls_forward(code)) return false;
   return !is_library(code);
 }
 

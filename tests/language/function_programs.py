@@ -500,6 +500,29 @@ def ctx_return_inside(x, S):
 
 
 @p
+def gen_left_early(x, S):
+    """The second is named like a function of a library: whether it is that one is asked while an exception pends."""
+
+    def numbers():
+        try:
+            yield 1
+            yield 2
+        finally:
+            S.l.append("closed")
+
+    def get_backend():
+        try:
+            yield 3
+        except KeyError as e:
+            S.l.append(e.args)
+            yield 4
+
+    first = next(numbers())
+    held = get_backend()
+    return x * first * next(held), held.throw(KeyError("thrown")), any(n == 5 for n in (5, 6))
+
+
+@p
 def ctx_abstract(x, S):
     class A(contextlib.AbstractContextManager):
         def __exit__(s, *a):

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "compat/opcodes.h"
+#include "frame/bytecode/code_file.h"
 
 namespace flashover::frame {
 namespace {
@@ -203,12 +204,7 @@ bool is_library(PyCodeObject* code) {
     PyErr_Clear();
     return path.substr(0, path.rfind('/') + 1);
   }();
-  const char* text = PyUnicode_AsUTF8(code->co_filename);
-  if (text == nullptr) {
-    PyErr_Clear();
-    return false;
-  }
-  const std::string_view file = text;
+  const std::string_view file = file_of(code);
   if (file.ends_with("/flashover/_sized.py")) return true;
   if (file.ends_with("/flashover/_substitutes.py"))
     return std::string_view(PyUnicode_AsUTF8(code->co_name)).starts_with("_whole_");

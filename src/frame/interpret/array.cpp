@@ -6,6 +6,7 @@
 
 #include "base/boundary.h"
 #include "frame/arrays.h"
+#include "frame/bytecode/code_file.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/native.h"
 
@@ -91,9 +92,7 @@ void check_errors(SourceTracker& recorder) {
 bool is_made_array(PyObject* o) { return array_type != nullptr && Py_TYPE(o) == array_type; }
 
 bool is_code_of_arrays(PyCodeObject* code) {
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  if (file == nullptr || !std::string_view(file).ends_with("/flashover/_arrays.py")) return false;
+  if (!file_of(code).ends_with("/flashover/_arrays.py")) return false;
   if (array_type == nullptr) arrays_attribute("Array");
   return true;
 }

@@ -3,6 +3,7 @@
 // are done here.
 #include <cstring>
 
+#include "frame/bytecode/code_file.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/torch_calls.h"
@@ -78,11 +79,7 @@ PyObject* compiling_flag() {
 bool asks_as_eager(const ActiveFrame* caller) {
   if (caller == nullptr) return false;
   const PyCodeObject* code = code_of(caller->frame);
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr || std::strstr(file, "/torch/optim/") == nullptr) {
-    PyErr_Clear();
-    return false;
-  }
+  if (file_of(code).find("/torch/optim/") == std::string_view::npos) return false;
   for (const char* name :
        {"_group_tensors_by_device_and_dtype", "_cuda_graph_capture_health_check", "_multi_tensor_sgd"})
     if (PyUnicode_CompareWithASCIIString(code->co_name, name) == 0) return false;

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "frame/bytecode/code_file.h"
 #include "frame/interpret/calls.h"
 #include "frame/interpret/made_tensor.h"
 #include "frame/interpret/native.h"
@@ -69,9 +70,7 @@ bool is_gradient_level(PyObject* tensor) {
 
 bool is_optimizer_wrapper(PyCodeObject* code) {
   if (PyUnicode_CompareWithASCIIString(code->co_name, "_use_grad") != 0) return false;
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && std::strstr(file, "/torch/optim/") != nullptr;
+  return file_of(code).find("/torch/optim/") != std::string_view::npos;
 }
 
 // torch.profiler.record_function around traced code would measure the trace. 1: __enter__, 2: __exit__.

@@ -4,10 +4,13 @@
 #include <iterator>
 #include <string_view>
 
+#include "frame/bytecode/code_file.h"
 #include "frame/interpret/instructions.h"
 
 namespace flashover::frame {
 namespace {
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
 // torch.compile's count of its own calls: what notes it on each module that is made, and what forgets the module when
 // it dies. It changes without end, and is nobody's business here.
@@ -17,13 +20,11 @@ bool is_torch_compiles_tag(PyCodeObject* code) {
   const bool forgets =
       PyUnicode_CompareWithASCIIString(code->co_qualname, "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>") == 0;
   if (code->co_name != tag && !forgets) return false;
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && std::strstr(file, forgets ? "/torch/_dynamo/utils.py" : "/torch/_dynamo/mutation_guard.py");
+  return contains(file_of(code), forgets ? "/torch/_dynamo/utils.py" : "/torch/_dynamo/mutation_guard.py");
 }
 
 // Not a file of the program's that has the same name.
-bool is_of_standard_library(const char* file) {
+bool is_of_standard_library(std::string_view file) {
   static const std::string folder = [] {
     Ref os = Ref::steal(PyImport_ImportModule("os"));
     Ref path = Ref::steal(os ? PyObject_GetAttrString(os.get(), "__file__") : nullptr);
@@ -32,9 +33,8 @@ bool is_of_standard_library(const char* file) {
     const std::string whole = text != nullptr ? text : "";
     return whole.substr(0, whole.rfind('/') + 1);
   }();
-  if (std::strncmp(file, "<frozen ", 8) == 0) return true;
-  return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0 &&
-         std::strstr(file, "/site-packages/") == nullptr;
+  if (file.starts_with("<frozen ")) return true;
+  return !folder.empty() && file.starts_with(folder) && !contains(file, "/site-packages/");
 }
 
 constexpr const char* kNestedTensors = "/torch/nested/";
@@ -43,9 +43,7 @@ constexpr const char* kNestedTensors = "/torch/nested/";
 bool hands_argument_on(PyCodeObject* code) {
   const bool named = PyUnicode_CompareWithASCIIString(code->co_name, "cast") == 0 ||
                      PyUnicode_CompareWithASCIIString(code->co_name, "assert_type") == 0;
-  const char* file = named ? PyUnicode_AsUTF8(code->co_filename) : nullptr;
-  PyErr_Clear();
-  return file != nullptr && std::string_view(file).ends_with("/typing.py");
+  return named && file_of(code).ends_with("/typing.py");
 }
 
 bool is_library_code(PyCodeObject* code) {
@@ -61,25 +59,17 @@ bool is_library_code(PyCodeObject* code) {
   };
   static constexpr Lookup kLookups[] = {
       {"contract_path", "/opt_einsum/"}, {"get_backend", "/einops/_backends.py"}, {"_slotnames", "/copyreg.py"}};
-  for (const Lookup& l : kLookups) {
-    if (PyUnicode_CompareWithASCIIString(code->co_name, l.name) != 0) continue;
-    const char* file = PyUnicode_AsUTF8(code->co_filename);
-    if (file != nullptr && std::strstr(file, l.file) != nullptr) return true;
-    PyErr_Clear();
-  }
+  for (const Lookup& l : kLookups)
+    if (PyUnicode_CompareWithASCIIString(code->co_name, l.name) == 0 && contains(file_of(code), l.file)) return true;
   // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of
   // operators.
   static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py",
                                        kNestedTensors};
   static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
   if (const auto it = known.find(code->co_filename); it != known.end()) return it->second;
-  const char* text = PyUnicode_AsUTF8(code->co_filename);
-  if (text == nullptr) {
-    PyErr_Clear();
-    return false;
-  }
-  auto matches = [text](const char* part) { return std::strstr(text, part) != nullptr; };
-  const bool standard = is_of_standard_library(text);
+  const std::string_view file = file_of(code);
+  auto matches = [file](const char* part) { return contains(file, part); };
+  const bool standard = is_of_standard_library(file);
   const bool found = (standard && std::any_of(std::begin(kStandardLibrary), std::end(kStandardLibrary), matches)) ||
                      std::any_of(std::begin(kTorch), std::end(kTorch), matches);
   known.emplace(code->co_filename, found);
@@ -89,9 +79,7 @@ bool is_library_code(PyCodeObject* code) {
 
 // What jagged tensors are made of is known (SourceTracker::wrapper), and their code reads nothing else that changes.
 bool is_of_nested_tensors(PyCodeObject* code) {
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && std::strstr(file, kNestedTensors) != nullptr;
+  return contains(file_of(code), kNestedTensors);
 }
 
 // torch.library.custom_op's objects are called.
@@ -119,9 +107,7 @@ LibraryCode library_code(PyCodeObject* code) {
 // re.sub(pattern, function, text): what the function reads is no argument.
 bool calls_what_it_is_given(_PyInterpreterFrame* frame) {
   PyCodeObject* code = code_of(frame);
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && std::strstr(file, "/re/__init__.py") != nullptr && code->co_argcount > 1 &&
+  return contains(file_of(code), "/re/__init__.py") && code->co_argcount > 1 &&
          compat::local_of(frame, 1) != nullptr && PyCallable_Check(compat::local_of(frame, 1)) != 0;
 }
 
@@ -153,18 +139,18 @@ bool registers(PyCodeObject* code) {
       {"/torch/_library/opaque_object.py", "register_opaque_type"},
   };
   const char* function = PyUnicode_AsUTF8(code->co_qualname);
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (function == nullptr || file == nullptr) {
+  if (function == nullptr) {
     PyErr_Clear();
     return false;
   }
+  const std::string_view file = file_of(code);
   // What is defined in them is a decorator, or a kernel that the dispatcher calls.
   static constexpr std::string_view kDecorators[] = {"wrap", "register", "register_", "inner", "dec"};
   std::string_view name = function;
   if (const size_t defined_in = name.rfind(".<locals>."); defined_in != std::string_view::npos)
     if (std::ranges::find(kDecorators, name.substr(defined_in + 10)) == std::end(kDecorators)) return false;
   return std::ranges::any_of(kRegistrations, [=](const Registration& r) {
-    return std::string_view(file).ends_with(r.file) && name.starts_with(r.starts);
+    return file.ends_with(r.file) && name.starts_with(r.starts);
   });
 }
 }  // namespace

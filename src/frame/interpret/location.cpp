@@ -1,4 +1,5 @@
 // Where the program stands: lines for guards, reasons and the graph's nodes, and the modules that nodes belong to.
+#include "frame/bytecode/code_file.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/resume.h"
 
@@ -16,15 +17,8 @@ std::string line_of_frame(_PyInterpreterFrame* f) {
     PyErr_Clear();
     return "";
   }
-  const char* file = PyUnicode_AsUTF8(code_of(f)->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return std::string(file != nullptr ? file : "?") + ":" + std::to_string(line_of(code_of(f), decoded, unit_of(f)));
-}
-
-std::string_view file_of(PyCodeObject* code) {
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr ? file : "";
+  const std::string_view file = file_of(code_of(f));
+  return std::string(file.empty() ? "?" : file) + ":" + std::to_string(line_of(code_of(f), decoded, unit_of(f)));
 }
 
 // What stands in for a library's functions while a call is captured, and what of Triton's calls it.

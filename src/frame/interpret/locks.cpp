@@ -13,6 +13,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "frame/bytecode/code_file.h"
 #include "frame/bytecode/decode.h"
 #include "frame/interpret/instructions.h"
 
@@ -47,9 +48,7 @@ bool would_wait(const NativeCall& c) {
 
 // Parts of torch whose locks are between threads and processes of the program.
 bool is_between_threads(PyCodeObject* code) {
-  const char* text = PyUnicode_AsUTF8(code->co_filename);
-  if (text == nullptr) PyErr_Clear();
-  const std::string_view file = text != nullptr ? text : "";
+  const std::string_view file = file_of(code);
   for (const char* part : {"/torch/distributed/", "/torch/multiprocessing/", "/torch/utils/data/", "/torch/futures/"})
     if (file.find(part) != file.npos) return true;
   return false;
@@ -61,10 +60,8 @@ bool Interpreter::on_torchs_behalf() {
   for (ActiveFrame* a = top_; a != nullptr; a = a->caller) {
     PyCodeObject* code = code_of(a->frame);
     if (torchs_own(*a)) return !is_between_threads(code);
-    const char* file = PyUnicode_AsUTF8(code->co_filename);
-    if (file == nullptr) PyErr_Clear();
-    if (file == nullptr || std::string_view(file).find("-packages/") != std::string_view::npos || !is_library(code))
-      return false;
+    const std::string_view file = file_of(code);
+    if (file.find("-packages/") != file.npos || !is_library(code)) return false;
   }
   return false;
 }

@@ -1,5 +1,6 @@
 // What becomes of a Python frame that is about to run in a capture: interpreted, run by CPython, replaced by a
 // substitute, or the end of the capture.
+#include "frame/bytecode/code_file.h"
 #include "frame/fetched_error.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
@@ -34,9 +35,7 @@ bool is_for_users(PyObject* substitute) {
 bool is_operator_backward(PyCodeObject* code) {
   static PyObject* const name = PyUnicode_InternFromString("make_autograd_impl.<locals>.backward");
   if (PyUnicode_Compare(code->co_qualname, name) != 0) return false;
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && std::string_view(file).ends_with("torch/_library/autograd.py");
+  return file_of(code).ends_with("torch/_library/autograd.py");
 }
 
 // Something else was called in place of the frame, which leaves it as its evaluator would.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "frame/bytecode/code_file.h"
 #include "frame/interpret/interpreter.h"
 
 namespace flashover::frame {
@@ -23,9 +24,7 @@ PyObject* closed_over(PyObject* function, const char* name) {  // borrowed; null
 bool is_wrapper_of_torch_compile(PyCodeObject* code) {
   static PyObject* const name = PyUnicode_InternFromString("compile_wrapper");
   if (code->co_name != name && PyUnicode_Compare(code->co_name, name) != 0) return false;
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  return file != nullptr && std::string_view(file).ends_with("torch/_dynamo/eval_frame.py");
+  return file_of(code).ends_with("torch/_dynamo/eval_frame.py");
 }
 
 // The function that torch.compile was given is part of what is compiled here. Where that was with fullgraph=True, a
