@@ -172,9 +172,12 @@ def _map_op(self: Any, f: Callable[..., Any], xs: Any, args: Any, *, mutated_arg
 
 
 def _associative_scan_op(self: Any, combine_fn: Callable[..., Any], xs: Any, additional_inputs: Any) -> Any:
+    """Of the form that combine_fn gives its result, as Dynamo hands it on."""
     from torch._higher_order_ops.associative_scan import generic_associative_scan
 
-    return generic_associative_scan(combine_fn, xs, additional_inputs=additional_inputs)
+    form = pytree.tree_structure(combine_fn(*xs, *xs, *additional_inputs))
+    flat = generic_associative_scan(combine_fn, xs, additional_inputs=additional_inputs)
+    return pytree.tree_unflatten(flat, form)
 
 
 def _flex_attention_op(

@@ -398,7 +398,8 @@ def expm1(x):
     p = p * x + 4.1666668e-2
     p = p * x + 1.6666667e-1
     p = p * x + 0.5
-    return tl.where(tl.abs(x) < 0.35, x + x * x * p, tl.exp(x) - 1.0)
+    y = tl.where(tl.abs(x) < 0.35, x + x * x * p, tl.exp(x) - 1.0)
+    return copysign(y, x)  # of a zero, too
 
 
 @triton.jit
@@ -413,9 +414,9 @@ def tanh(x):
     p = p * z - 5.37397155531e-2
     p = p * z + 1.33314422036e-1
     p = p * z - 3.33332819422e-1
-    near = p * z * x + x
+    near = p * z * a + a
     far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
-    return tl.where(a < 0.625, near, tl.where(x < 0, -far, far))
+    return copysign(tl.where(a < 0.625, near, far), x)
 
 
 @triton.jit
@@ -435,7 +436,7 @@ def fast_erf(x):
     q = q * z - 0.918509424
     q = q * z - 1.62788904
     h = exp2(z * q)  # erfc
-    return tl.where(x < 0, h - 1.0, 1.0 - h)
+    return copysign(1.0 - h, x)
 
 
 @triton.jit
@@ -501,7 +502,7 @@ def digamma(x):
         y = tl.where(small, y + 1.0, y)
     z = 1.0 / (y * y)
     r = shift + log(y) - 0.5 / y - z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z / 132))))
-    fraction = x - floor(x)
+    fraction = x - round(x)
     r = tl.where(below, r - 3.141592653589793 / tan(3.141592653589793 * fraction), r)
     r = tl.where(below & whole, float("nan"), r)
     return tl.where(x == 0, tl.where(signbit(x), float("inf"), float("-inf")), r)

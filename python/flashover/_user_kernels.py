@@ -323,7 +323,8 @@ def _launcher(kernel: _Kernel, call: _Call) -> Callable[..., None]:
         else:
             kernel.launched.run(*positional, grid=grid, warmup=False, **values, **options)
 
-    return run
+    # Called by the dispatcher. Behind a graph break a launch that is captured would end in this operator again.
+    return _C.Disabled(run, "the launch of a Triton kernel")
 
 
 # ---- the launch, as the interpreter looks into it

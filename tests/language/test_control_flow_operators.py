@@ -124,3 +124,31 @@ def test_flex_attention() -> None:
     scores = scores.masked_fill(~torch.ones(32, 32, dtype=torch.bool).tril(), -torch.inf)
     with torch.no_grad():
         torch.testing.assert_close(c(q), scores.softmax(-1) @ (q * 2))
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+@pytest.mark.parametrize(
+    ("combine", "given"),
+    [
+        (lambda a, b: a + b, lambda x: x),
+        (lambda a, b: (a[0] + b[0], a[1] * b[1]), lambda x: (x, x)),
+        (lambda a, b: {"sum": a["sum"] + b["sum"]}, lambda x: {"sum": x}),
+    ],
+)
+def test_a_scan_of_flat_operands_has_the_form_of_what_combines(combine: Any, given: Any, rows: int) -> None:
+    """What torch's associative_scan hands on in its mode for CUDA: a list of one was returned for a tensor."""
+    import functools
+
+    import torch.utils._pytree as pytree
+    from torch._higher_order_ops.associative_scan import associative_scan_op, wrap_combine_fn_flat
+
+    x = torch.randn(rows, 4)
+    leaves, form = pytree.tree_flatten(given(x))
+    flat = functools.partial(wrap_combine_fn_flat, combine_fn=combine, spec=form, num_leaves=len(leaves))
+
+    def scan(combine_fn: Any, xs: Any) -> Any:
+        return associative_scan_op(combine_fn, xs, additional_inputs=())
+
+    got, got_form = pytree.tree_flatten(flashover.compile(scan, fullgraph=True)(flat, leaves))
+    assert got_form == form
+    torch.testing.assert_close(got, [x.cumsum(0), x.cumprod(0)][: len(leaves)])

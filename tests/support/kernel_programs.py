@@ -482,6 +482,22 @@ def a_grid_that_is_no_numbers_breaks_the_graph() -> None:
 
 
 @check
+def a_kernel_that_writes_nothing_breaks_the_graph() -> None:
+    """(Launched behind the break it called itself without end: the launch was captured again.)"""
+
+    @triton.jit
+    def idle_kernel(x_ptr):
+        pass
+
+    def function(x: Tensor) -> Tensor:
+        y = x * 2
+        idle_kernel[(1,)](y)
+        return y + 1
+
+    agrees(flashover.compile(function), function, torch.randn(10))
+
+
+@check
 def a_page_names_the_kernel() -> None:
     (step,) = flashover.explain(add)(torch.randn(10), torch.randn(10)).externs
     assert step["name"].split(".")[1] == "add_kernel", step

@@ -223,8 +223,9 @@ bool softshrink(Builder& b, const Node& n, Outs& outs) {
   if (!lambda || !(*lambda >= 0) || !std::isfinite(*lambda) || !scalar_in(*lambda, d)) return false;  // eager raises
   ValueId x = b.convert(in(n, 0), math(d));
   ValueId l = constant(b, x, *lambda);
-  ValueId inner = b.where(b.lt(x, constant(b, x, -*lambda)), b.add(x, l), b.mul(x, constant(b, x, 0)));
-  return done(b, b.where(b.gt(x, l), b.sub(x, l), inner), d, outs);
+  ValueId inside = b.bitwise_and(b.ge(x, constant(b, x, -*lambda)), b.le(x, l));
+  ValueId outside = b.where(b.gt(x, l), b.sub(x, l), b.add(x, l));  // not a number stays so
+  return done(b, b.where(inside, constant(b, x, 0), outside), d, outs);
 }
 bool hardshrink(Builder& b, const Node& n, Outs& outs) {
   auto lambda = number(arg(n, 1));

@@ -300,23 +300,25 @@ class Partitioner {
         return static_cast<int32_t>(i);
     return -1;
   }
-  // Windows of somewhat larger memory that a library reads in the backward. Saved by themselves they would be dense; as
-  // windows of the memory they lie as in the forward, which libraries ask for (the padded rows of attention's mask).
+  // Views with gaps or expanded dims that a library reads in the backward. Saved by themselves they would be dense; made
+  // again of the memory they lie as in the forward, which libraries ask for (the padded rows of attention's mask).
+  // Products take any rows: for them the memory is saved where it is not much larger.
   void find_windows() {
+    constexpr std::string_view kProducts[] = {op::mm, op::bmm, op::addmm, op::baddbmm};
     lies_in_base_.assign(g_.values.size(), false);
-    const auto look = [&](ValueId read) {
+    const auto look = [&](ValueId read, bool any_rows) {
       ValueId base = read;
       while (def(base) && def(base)->op->kind == OpKind::kView) base = std::get<Ref>(def(base)->args[0]).id;
       for (ValueId v = read; v != base; v = std::get<Ref>(def(v)->args[0]).id)
-        if (is_window(v) && !ops::is_dense(g_.type(v).sizes, g_.type(v).strides) && bytes(base) <= 2 * bytes(v) &&
-            !must_save_[v] && checkpoint_[v] < 0)
+        if (!ops::is_dense(g_.type(v).sizes, g_.type(v).strides) && !must_save_[v] && checkpoint_[v] < 0 &&
+            (!any_rows || (is_window(v) && bytes(base) <= 2 * bytes(v))))
           lies_in_base_[v] = true;
     };
     for (size_t i = 0; i < g_.nodes.size(); ++i)
-      if (node_backward_[i] && is_extern(g_.nodes[i]))
-        for (const Arg& a : g_.nodes[i].args)
+      if (const Node& n = g_.nodes[i]; node_backward_[i] && is_extern(n))
+        for (const Arg& a : n.args)
           for_each_ref(a, [&](ValueId v) {
-            if (v != kNoValue) look(v);
+            if (v != kNoValue) look(v, std::ranges::find(kProducts, n.op->name) != std::end(kProducts));
           });
   }
 

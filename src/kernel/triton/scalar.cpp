@@ -58,7 +58,7 @@ struct Row {
 };
 const std::unordered_map<Op, Row>& table() {
   static const auto* const rows = new std::unordered_map<Op, Row>{
-      {Op::k_neg, {"-$0"}},
+      {Op::k_neg, {"$0 * -1.0", "-$0"}},  // Triton's minus is a difference from zero, which is no negative zero
       {Op::k_abs, {"tl.abs($0)"}},
       {Op::k_sign, {"lib.sign($0)"}},
       {Op::k_ceil, {"lib.ceil($0)"}},
@@ -192,7 +192,8 @@ std::string constant(DType d, double number, int64_t integer) {
     text = decimal(number, 9);
     if (d == DType::kF64 || parse_number<double>(text) != number) text = decimal(number, 17);
     text = as_float(text);
-    if (std::signbit(number) && number == 0) text = "-0.0";
+    // Triton drops the sign of a zero that is written down.
+    if (std::signbit(number) && number == 0) return scalar_tensor("0.0", d) + " * -1.0";
   }
   // Triton takes Python floats for f32 only where they are normal numbers of that type.
   const bool tiny = number != 0 && std::abs(number) < 1.2e-38;

@@ -93,7 +93,8 @@ inline float div_by(float s) { float a = __builtin_fabsf(s); return (a > 0x1p-12
     {"v_div_by", kVector, R"(
 inline VF v_div_by(VF x, float s, float r) {
   if (__builtin_expect(r == 0.f, 0)) return x / s;
-  VF q = x * r, c = v_fma(v_fma(q, splat(s), -x), splat(-r), q);  // -0 / s stays -0
+  if (s < 0.f) x = -x, s = -s, r = -r;
+  VF q = x * r, c = v_fma(v_fma(q, splat(s), -x), splat(-r), q);  // with s above 0, -0 / s stays -0
   return c == c ? c : q;
 }
 )"},
