@@ -252,10 +252,14 @@ def writes_of(function: Any, signature: Mapping[str, str], constants: Mapping[st
     """Of a kernel (a JITFunction) whose parameters have these types; "constexpr" ones have a value in constants. Throws
     UnknownMemory; where the code cannot be made, all pointers count as written."""
     runtime = [name for name, kind in signature.items() if kind != "constexpr"]
-    tensors = [name if signature[name].startswith("*") else None for name in runtime]
+    tensors = [name if signature[name].startswith(("*", "tensordesc")) else None for name in runtime]
+    parameters: list[str | None] = []
+    for name, tensor in zip(runtime, tensors, strict=True):
+        ranks = signature[name].count(",") + 1 if signature[name].startswith("tensordesc") else 0
+        parameters += [tensor, *[None] * (2 * ranks)]  # a descriptor's sizes and strides follow it
     try:
         made = _ttir(function, signature, constants)
-        return writes_of_module(made[0], tensors)
+        return writes_of_module(made[0], parameters)
     except UnknownMemory:
         raise
     except Exception:  # Triton refuses what it cannot compile in ways of its own; the launch will say so

@@ -193,7 +193,7 @@ def _outcome(kernel: _Kernel, kinds: _Pairs, constants: _Pairs, metas: tuple[_Pa
 
 
 def _find_outcome(kernel: _Kernel, kinds: _Pairs, constants: _Pairs, metas: tuple[_Pairs, ...]) -> _Outcome:
-    tensors = frozenset(n for n, k in kinds if isinstance(k, torch.dtype))
+    tensors = frozenset(n for n, k in kinds if isinstance(k, torch.dtype) or k.startswith("tensordesc"))
     names, acts = frozenset(kernel.reset & tensors), kernel.hooked
     try:
         for meta in metas:
@@ -217,6 +217,26 @@ class _Piece:
 
 
 @dataclass(frozen=True)
+class _Descriptor:
+    """A tensor argument that the kernel gets as Triton's TensorDescriptor; its sizes and strides are numbers."""
+
+    name: str
+    rank: int
+    block_shape: tuple[int, ...]
+    padding: str
+
+    def numbers(self) -> tuple[list[str], list[str]]:
+        """What the numbers are called (no parameter is called so)."""
+        return tuple([f"{self.name}.{what}{i}" for i in range(self.rank)] for what in ("size", "stride"))  # type: ignore[return-value]
+
+    def make(self, base: torch.Tensor, values: dict[str, Any]) -> Any:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        sizes, strides = ([values.pop(n) for n in names] for names in self.numbers())
+        return TensorDescriptor(base, sizes, strides, list(self.block_shape), self.padding)
+
+
+@dataclass(frozen=True)
 class _Call:
     """What of a launch is the same in each call."""
 
@@ -230,6 +250,7 @@ class _Call:
     positional: int
     grids: int
     acts: bool
+    descriptors: tuple[_Descriptor, ...]
 
 
 _OPERATORS: dict[Any, Any] = {}
@@ -245,7 +266,7 @@ def _schema(call: _Call) -> str:
 def _operator(kernel: _Kernel, call: _Call) -> Any:
     """The torch operator that launches the kernel so."""
     key = (id(kernel), call.pieces, call.slots, call.written, call.numbers, call.floats, call.positional, call.grids)
-    key += (call.acts, repr(call.constants), repr(call.options))
+    key += (call.acts, call.descriptors, repr(call.constants), repr(call.options))
     with _LOCK:
         if key not in _OPERATORS:
             _OPERATORS[key] = _define(kernel, call)
@@ -260,6 +281,7 @@ def _constant_text(value: Any) -> str:
 def _define(kernel: _Kernel, call: _Call) -> Any:
     said = [kernel.digest, repr((call.pieces, call.slots, call.written, call.numbers, call.floats, call.positional))]
     said += [f"{n}={_constant_text(v)}" for n, v in _values((*call.constants, *call.options)).items()]
+    said += [repr(d) for d in call.descriptors]
     name, count = kernel.function.fn.__name__, 0
     while True:  # the name is the same in another process, where it stands in cached plans
         space = _NAMESPACE + hashlib.sha256("\n".join([*said, str(count)]).encode()).hexdigest()[:16]
@@ -314,6 +336,8 @@ def _launcher(kernel: _Kernel, call: _Call) -> Callable[..., None]:
                 tensor = tensor.as_strided(size, stride, tensor.storage_offset() + parts[end])
                 at = end + 1
             values[piece.name] = tensor
+        for d in call.descriptors:
+            values[d.name] = d.make(values[d.name], values)
         positional = [values.pop(n) for n in leading]
         grid = _grid_of(kernel, call, sizes)
         where = tensors[0].device
@@ -381,6 +405,10 @@ def _is_grid(shape: Any) -> bool:
     return all([type(n) is int for n in shape])  # noqa: C419  (of flags: it would ask for the values of numbers)
 
 
+def _descriptor_type(base: torch.Tensor, block_shape: tuple[int, ...]) -> str:
+    return f"tensordesc<{_POINTERS[base.dtype][1:]}{list(block_shape)}>"
+
+
 @dataclass
 class _Arguments:
     """Of one launch."""
@@ -390,6 +418,7 @@ class _Arguments:
     numbers: dict[str, int] = field(default_factory=dict)
     floats: dict[str, float] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
+    descriptors: list[_Descriptor] = field(default_factory=list)
 
     def put(self, name: str, value: Any, constexpr: bool) -> bool:
         self.bound[name] = value
@@ -402,11 +431,25 @@ class _Arguments:
         elif type(value) is float:
             self.floats[name] = value
         else:
+            return type(value).__module__ == "triton.tools.tensor_descriptor" and self._put_descriptor(name, value)
+        return True
+
+    def _put_descriptor(self, name: str, value: Any) -> bool:
+        made = _Descriptor(name, len(value.shape), tuple([int(n) for n in value.block_shape]), value.padding)
+        for names, given in zip(made.numbers(), (value.shape, value.strides), strict=True):
+            for i in range(len(names)):
+                if type(given[i]) is not int:
+                    return False
+                self.numbers[names[i]] = given[i]
+        if value.base.dtype not in _POINTERS:
             return False
+        self.tensors[name] = value.base
+        self.descriptors.append(made)
         return True
 
     def kinds(self) -> _Pairs:
-        pairs = [(n, t.dtype) for n, t in self.tensors.items()]
+        pairs: list[tuple[str, Any]] = [(n, t.dtype) for n, t in self.tensors.items()]
+        pairs += [(d.name, _descriptor_type(self.tensors[d.name], d.block_shape)) for d in self.descriptors]
         pairs += [(n, "i32") for n in self.numbers]
         pairs += [(n, "fp32") for n in self.floats]
         return tuple(pairs)
@@ -518,7 +561,7 @@ def _launch_bound(
     operator = _operator_for(
         kernel,
         (tuple(pieces), len(slots), count, tuple(arguments.numbers.keys()), tuple(arguments.floats.keys()), constants),
-        (tuple([(n, _hold(options[n])) for n in options]), len(written[0]), len(flat) // 3, outcome.acts),
+        (tuple([(n, _hold(options[n])) for n in options]), len(written[0]), len(flat) // 3, outcome.acts, tuple(arguments.descriptors)),
     )
     numbers = [arguments.numbers[n] for n in arguments.numbers]
     floats = [arguments.floats[n] for n in arguments.floats]
@@ -528,6 +571,25 @@ def _launch_bound(
 def _operator_for(kernel: _Kernel, what: tuple[Any, ...], how: tuple[Any, ...]) -> Any:
     pieces, *rest = what
     return _operator(kernel, _Call(tuple(_Piece(*p) for p in pieces), *rest, *how))
+
+
+def _check_descriptor(self: Any) -> None:
+    """What Triton's TensorDescriptor asks of itself, but for the address: the launch makes it again of a tensor that
+    has one."""
+    from triton._utils import validate_block_shape
+
+    rank = len(self.shape)
+    assert len(self.strides) == rank and len(self.block_shape) == rank, f"rank mismatch: {self}"
+    assert 0 < rank <= 5, "a tensor descriptor has one to five dims"
+    validate_block_shape(self.block_shape)
+    for i in range(rank):
+        assert self.shape[i] > 0, "shape must be positive"
+        if i + 1 < rank:
+            assert (self.strides[i] * self.base.dtype.itemsize) % 16 == 0, "strides must be 16-byte aligned"
+    assert self.strides[-1] == 1, "Last dimension must be contiguous"
+    assert self.padding in ("zero", "nan"), "Illegal value for padding"
+    if self.padding == "nan":
+        assert self.base.dtype.is_floating_point, "Padding option `nan` is only supported for floating point tensors"
 
 
 def _wrap(kernel: Any) -> Any:
@@ -548,6 +610,7 @@ _TABLE: dict[tuple[str, str], Callable[..., Any]] = {
     ("triton.runtime.jit", "JITFunction.run"): launch,
     ("triton.runtime.interpreter", "InterpretedFunction.run"): launch,
     ("triton.runtime.autotuner", "Autotuner.run"): launch,
+    ("triton.tools.tensor_descriptor", "TensorDescriptor.__post_init__"): _check_descriptor,
     ("torch._library.triton", "wrap_triton"): _wrap,
     (_WRAPPER, "TraceableTritonKernelWrapper.__call__"): _wrapped_call,
     (_WRAPPER, "TraceableTritonKernelWrapper.run"): _wrapped_run,

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import flashover
 
@@ -50,6 +51,19 @@ def maybe_bias_kernel(x_ptr, bias_ptr, out_ptr, n, HAS_BIAS: tl.constexpr, BLOCK
     if HAS_BIAS:
         values += tl.load(bias_ptr + at, mask=at < n)
     tl.store(out_ptr + at, values, mask=at < n)
+
+
+@triton.jit
+def double_blocks_kernel(x, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Of descriptors that the host makes."""
+    at = [tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS]
+    out.store(at, x.load(at) * 2)
+
+
+@triton.jit
+def sum_blocks_kernel(x, y, out, BLOCK: tl.constexpr):
+    at = [tl.program_id(0) * BLOCK]
+    out.store(at, x.load(at) + y.load(at))
 
 
 @triton.jit
@@ -123,6 +137,19 @@ def scale_(x: Tensor, factor: float) -> Tensor:
 def double_rows(x: Tensor, out: Tensor) -> Tensor:
     rows, columns = x.shape
     rows_kernel[(rows,)](x, out, rows, columns, *x.stride(), *out.stride(), BLOCK=64)
+    return out
+
+
+def double_blocks(x: Tensor, out: Tensor) -> None:
+    given, made = (TensorDescriptor.from_tensor(t, [16, 32]) for t in (x, out))
+    grid = (triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 32))
+    double_blocks_kernel[grid](given, made, ROWS=16, COLUMNS=32)
+
+
+def sum_blocks(x: Tensor, out: Tensor) -> Tensor:
+    given = TensorDescriptor(x, [x.numel()], [1], [64])
+    blocks = triton.cdiv(x.numel(), 64)
+    sum_blocks_kernel[(blocks,)](given, given, TensorDescriptor(out, [x.numel()], [1], [64]), BLOCK=64)
     return out
 
 
@@ -304,6 +331,27 @@ def nothing_reads_it(x):
     return x * 2
 
 
+@program(random(256, 96))
+def descriptors(x):
+    out = torch.empty_like(x)
+    double_blocks(x * 2, out)
+    return out + 1
+
+
+@program(random(64, 64))
+def descriptor_of_a_view_that_is_written(x):
+    y = x + 1
+    double_blocks(y[16:, 32:], y[:48, :32])
+    return y
+
+
+@program(random(256))
+def one_descriptor_twice(x):
+    out = torch.empty_like(x)
+    sum_blocks(x * 2, out)
+    return out
+
+
 @program(random(100))
 def options_of_a_launch(x):
     out = torch.empty_like(x)
@@ -426,6 +474,33 @@ def sizes_share_a_version() -> None:
         for n in (100, 120, 64, 1000):
             agrees(compiled, function, torch.randn(n, *sizes))
         assert len(compiled.versions) == 1, compiled.explain().recompiles
+
+
+@check
+def descriptors_of_all_sizes_share_a_version() -> None:
+    def function(x: Tensor) -> Tensor:
+        return sum_blocks(x * 2, torch.empty_like(x)) + 1
+
+    compiled = flashover.compile(function, fullgraph=True, dynamic=True)
+    for n in (100, 128, 7, 1000):
+        agrees(compiled, function, torch.randn(n))
+    assert len(compiled.versions) == 1, compiled.explain().recompiles
+
+
+@check
+def descriptors_that_do_not_fit_are_errors_as_in_eager() -> None:
+    def function(x: Tensor) -> Tensor:
+        out = torch.empty_like(x)
+        double_blocks(x, out)
+        return out
+
+    for x in (torch.randn(16, 33), torch.randn(32, 16).t(), torch.randn(129)[1:].view(4, 32)):
+        for f in (function, flashover.compile(function)):
+            try:
+                f(x)
+            except AssertionError:
+                continue
+            raise RuntimeError(f"no error for {x.shape}, {x.stride()}")
 
 
 @check
