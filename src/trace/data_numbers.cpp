@@ -1,9 +1,12 @@
 // Numbers in tensors that the program hands out or computes with: copies of what the tensors held when it asked, and what
 // stands for such a number in calls of torch.
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "graph/graph.h"
 #include "ops/args.h"
@@ -70,7 +73,7 @@ PyObject* Recorder::symbol_of_data(PyObject* copy, PyObject* number, ValueId& va
   std::vector<TensorType> outs = {std::move(out)};
   value = add_node(ops::find(op::number), std::move(args), std::move(outs)).outs[0];
   graph_.values[static_cast<size_t>(value)].storage = new_storage(make_storage(8));
-  data_numbers_.emplace(value, dtype);
+  data_numbers_.emplace(value, DataNumber{*t});
   ++numbers_;
   return make_symbol(value, number);
 }
@@ -81,9 +84,10 @@ PyObject* Recorder::tensor_of_size(sym::Expr e) {
   return THPVariable_Wrap(fresh(add_number(std::move(type), e)));
 }
 
-// Whether eager takes such numbers whatever they are, where this operator computes.
-bool Recorder::fits_data(const OpFacts& facts, const std::vector<Arg>& args,
-                         const std::vector<TensorType>& outs) const {
+// Whether eager takes such numbers whatever they are, where this operator computes; in_range: if these are in f32's
+// range.
+bool Recorder::fits_data(const OpFacts& facts, const std::vector<Arg>& args, const std::vector<TensorType>& outs,
+                         std::vector<ValueId>& in_range) const {
   if (data_numbers_.empty()) return true;
   for (size_t i = 0; i < args.size(); ++i) {
     bool fits = true;
@@ -94,21 +98,43 @@ bool Recorder::fits_data(const OpFacts& facts, const std::vector<Arg>& args,
       const bool elsewhere = here.type != DeviceType::kCPU;
       // A tensor in the number's place is converted; what is no tensor has to be in range.
       const bool converted = facts.schema.args[i].kind == aten::ArgKind::kTensor;
+      const DType from = type_of(known->second.copy).dtype;
+      const auto holds = [&](DType to) {
+        if (holds_all(to, from)) return true;
+        const bool checked = to == DType::kF32 && from == DType::kF64;
+        if (checked) in_range.push_back(v);
+        return checked;
+      };
       for (const TensorType& t : outs) {
         if (t.dtype == DType::kUndefined) continue;
         fits = fits && !(elsewhere && t.device != here);
         const bool compares = t.dtype == DType::kBool;
-        fits = fits && (compares || (converted && is_floating(t.dtype)) || holds_all(t.dtype, known->second));
+        fits = fits && (compares || (converted && is_floating(t.dtype)) || holds(t.dtype));
       }
       for (const Operand& o : operands_) {
         const TensorType& t = graph_.type(o.value);
         fits = fits && !(elsewhere && o.impl && t.device != here);
-        fits = fits && (converted || t.wrapped_number || !is_floating(t.dtype) || holds_all(t.dtype, known->second));
+        fits = fits && (converted || t.wrapped_number || !is_floating(t.dtype) || holds(t.dtype));
       }
     });
     if (!fits) return false;
   }
   return true;
+}
+
+// Eager raises for a finite number that f32 does not hold. True: there are new nodes.
+bool Recorder::check_range(const std::vector<ValueId>& numbers) {
+  bool any = false;
+  for (ValueId v : numbers) {
+    DataNumber& number = data_numbers_.at(v);
+    if (std::exchange(number.checked, true)) continue;
+    const at::Tensor size = number.copy.abs();
+    const at::Tensor outside = size.gt(static_cast<double>(std::numeric_limits<float>::max())).logical_and(size.isfinite());
+    // (Elsewhere it is waited for, as the program waits: an assertion that fails on the GPU ends the process's context.)
+    at::_assert_async(outside.logical_not().cpu(), "value cannot be converted to type float without overflow");
+    any = true;
+  }
+  return any;
 }
 
 // A number that was asked for as a size may be negative where nothing has this size and the program was told nothing

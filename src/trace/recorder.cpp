@@ -642,11 +642,14 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   }
   std::vector<TensorType> outs;
   bool ruled = infer_by_rule(facts, args, outs);
-  if (symbols && !(ruled && numbers_fit(facts, args, outs) && fits_data(facts, args, outs))) {  // the value is needed
-    read_symbols(facts, stack, base, true);
+  std::vector<ValueId> in_range;
+  if (symbols && !(ruled && numbers_fit(facts, args, outs) && fits_data(facts, args, outs, in_range))) {
+    read_symbols(facts, stack, base, true);  // the value is needed
     args = collect(facts, stack, base);
     outs.clear();
     ruled = infer_by_rule(facts, args, outs);
+  } else if (check_range(in_range)) {
+    args = collect(facts, stack, base);  // (operators in between have operands of their own)
   }
   if (sized && !(ruled && sizes_fit(facts, stack, base, outs))) {  // numbers of this call
     read_sizes(facts, stack, base);

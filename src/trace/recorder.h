@@ -297,7 +297,9 @@ class Recorder final : public Session {
   void count_versions();
   void find_own_counters(const std::vector<PyObject*>& outputs);
   const at::Tensor* tensor_of_data(PyObject* object) const;
-  bool fits_data(const OpFacts& facts, const std::vector<Arg>& args, const std::vector<TensorType>& outs) const;
+  bool fits_data(const OpFacts& facts, const std::vector<Arg>& args, const std::vector<TensorType>& outs,
+                 std::vector<ValueId>& in_range) const;
+  bool check_range(const std::vector<ValueId>& numbers);
   void drop_unread_sizes();
   void keep_constants_constant();
   void swap_back();
@@ -325,7 +327,11 @@ class Recorder final : public Session {
     ValueId value = kNoValue;
   };
   std::unordered_map<ValueId, Found> numbers_found_, positions_found_, nonzeros_found_, copies_found_;
-  std::unordered_map<ValueId, DType> data_numbers_;  // symbol_of_data()'s: what they were copied from
+  struct DataNumber {
+    at::Tensor copy;       // what holds it
+    bool checked = false;  // the graph asserts that f32 holds it
+  };
+  std::unordered_map<ValueId, DataNumber> data_numbers_;  // symbol_of_data()'s
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;

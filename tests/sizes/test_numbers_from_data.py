@@ -305,3 +305,22 @@ def test_ranges_and_types_of_the_result() -> None:
                         compiled(x, n)
                 else:
                     assert same(compiled(x, n), want) == "", (f.__name__, x.dtype, number)
+
+
+def test_a_computed_number_is_asserted_to_fit_a_narrow_operand() -> None:
+    """Python computes doubles: eager refuses a finite one that f32 does not hold, and takes infinity."""
+
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        factor = -n.sum().item() / max(1.0, x.sum().item())
+        return torch.add(x, x, alpha=factor) + torch._foreach_addcdiv([x], [x], [x], [factor * 2])[0]
+
+    x, compiled = torch.ones(3), flashover.compile(f, fullgraph=True)
+    for number in (2.0, 1e30, math.inf, math.nan, 1e300, -1e39, 3.0):
+        n = torch.tensor([number, 0.0], dtype=torch.float64)
+        if math.isfinite(number) and abs(number) > 1e38:
+            for g in (f, compiled):
+                with pytest.raises(RuntimeError, match="value cannot be converted to type float without overflow"):
+                    g(x, n)
+        else:
+            assert same(compiled(x, n), f(x, n)) == "", number
+    assert len(compiled.versions) == 1

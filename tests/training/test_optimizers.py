@@ -32,6 +32,7 @@ CASES = {
     "adadelta": (O.Adadelta, {}),
     "rprop": (O.Rprop, {"etas": (0.4, 1.3)}),
     "asgd": (O.ASGD, {}),
+    "adafactor": (O.Adafactor, {"weight_decay": 0.01}),
 }
 
 
