@@ -236,7 +236,12 @@ struct Speculation {
   bool data_values = false;     // and numbers where the program needs them (sym/found.h)
   bool usual_answers = false;   // of questions about such sizes (Numbers::takes_the_usual_way)
   bool own_operators = false;   // whose derivatives have none (Session::own_operators)
+  // Divisors that follow from data are asserted in the graph: a call that CPython would have to end runs again from its
+  // start, which one that writes cannot.
+  bool asserts_divisors = false;
 };
+
+constexpr char kMayRaise[] = "data-dependent: what is computed of a number that follows from data may raise";
 
 void decline(Capture& out, std::string reason, std::string where) {
   out.declined = true;
@@ -357,6 +362,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
     session.sizes().refuted = *request.likely_refuted;
   in.recorder.numbers.takes_the_usual_way = speculation.usual_answers;
   in.recorder.numbers.in_graph = request.whole;
+  in.recorder.numbers.asserts_divisors = speculation.asserts_divisors;
   in.recorder.numbers.elements = speculation.elements;
   in.recorder.numbers.ints_are_sizes = request.varying_sizes != nullptr && !request.varying_sizes->marked_only;
   in.recorder.numbers.larger_than_few = session.sizes().opens;
@@ -370,7 +376,8 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
       [&in = in](PyObject* wrapper) { return call_of_ours(in, "leaves", PyTuple_Pack(1, wrapper)); },
       [&in = in](PyObject* wrapper, PyObject* parts) {
         return call_of_ours(in, "like", PyTuple_Pack(2, wrapper, parts));
-      }};
+      },
+      [&in = in](const std::function<void()>& call) { in.as_program(call); }};
   session.number_read = [&in = in](ValueId value) { return in.recorder.numbers.read_value(value); };
   read_arguments();
 }
@@ -610,7 +617,7 @@ void Run::finish(Reconstructor& reconstructor, size_t inputs) {
   out.own_counters = session.own_counters();
   // Such a call runs again, as the program itself.
   if (reconstructor.may_raise() && (out.calls || !graph::repeatable(out.graph)))
-    throw Declined("data-dependent: what is computed of a number that follows from data may raise");
+    throw Declined(kMayRaise);
   if (in.recorder.tensor_sources().size() != inputs) throw Declined("training: the backward reads a new tensor");
   take_wrappers(reconstructor);
   out.input_sources.resize(out.graph.inputs.size(), kNoSource);
@@ -874,6 +881,10 @@ Capture capture(const CaptureRequest& request) {
   if (speculation.own_operators && (out.declined || !out.frames.empty()) &&
       out.reason.find(trace::kDifferentiatedTwice) != std::string::npos) {
     speculation.own_operators = false;
+    if (!again()) return out;
+  }
+  if ((out.declined || !out.frames.empty()) && out.reason == kMayRaise) {
+    speculation.asserts_divisors = true;
     if (!again()) return out;
   }
   const auto ends_for_data = [](const Capture& c) { return (c.declined || !c.frames.empty()) && is_data_dependent(c); };

@@ -229,6 +229,19 @@ static Ref chosen_of_two(std::string_view name, const Ref& a, const Ref& b) {
   return Ref::steal(second ? PyObject_CallMethod(torch, "where", "OOO", second.get(), b.get(), a.get()) : nullptr);
 }
 
+// The words are CPython's for a float that is divided by zero.
+void Numbers::assert_divisor(int32_t step, const Ref& divisor) {
+  if (!asserted_.insert(step).second) return;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  const Ref zero = Ref::steal(PyFloat_FromDouble(0));
+  const Ref holds = Ref::steal(PyObject_RichCompare(divisor.get(), zero.get(), Py_NE));
+  // (Elsewhere it is waited for, as the program waits: an assertion that fails on the GPU ends the process's context.)
+  const Ref here = Ref::steal(holds ? PyObject_CallMethod(holds.get(), "cpu", nullptr) : nullptr);
+  const Ref done =
+      Ref::steal(here ? PyObject_CallMethod(torch, "_assert_async", "Os", here.get(), "float division by zero") : nullptr);
+  if (!done) must_be_computed_.push_back(step);
+}
+
 // As Python computes floats: what one of two whole numbers or a constant is has to be exact in them.
 Ref Numbers::tensor_of_data(int32_t step) {
   const auto as_float = [](const Ref& t) {
@@ -263,7 +276,13 @@ Ref Numbers::tensor_of_data(int32_t step) {
   if (s.kind == NumberStep::Kind::kCall && in_graph) return called_on_tensor(s.object.get(), a.get());
   if (!b) return {};
   // (Nothing but the graph computes numbers of a whole program: eager's error is infinity or NaN there.)
-  if (!in_graph && may_raise_of_data(step)) must_be_computed_.push_back(step);
+  if (!in_graph && may_raise_of_data(step)) {
+    const bool divides = s.kind == NumberStep::Kind::kBinary && s.op % NB_INPLACE_ADD == NB_TRUE_DIVIDE;
+    if (asserts_divisors && divides && is_tensor(b.get()) && !is_never_zero(s.b))
+      assert_divisor(step, b);
+    else
+      must_be_computed_.push_back(step);
+  }
   switch (s.op % NB_INPLACE_ADD) {
     case NB_ADD:
       return Ref::steal(PyNumber_Add(a.get(), b.get()));

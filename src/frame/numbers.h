@@ -141,6 +141,7 @@ class Numbers {
   bool answered_usually = false;     // it did
   int expected = -1;                 // the truth of the next comparison, where the program goes on for one only
   bool in_graph = false;             // CaptureRequest::whole
+  bool asserts_divisors = false;     // the graph looks at divisors that follow from data, CPython does not
   bool elements = false;             // what a buffer of one element holds may be taken for always so
   bool ints_are_sizes = false;       // those that change may be symbols
   bool larger_than_few = false;      // those that are -1, 0 or 1 in this call are traced as larger ones
@@ -198,7 +199,9 @@ class Numbers {
   std::unordered_map<int32_t, NumberStep> computed_;                           // of data, what the steps would be
   std::unordered_set<int32_t> may_raise_;                                      // for some data
   std::unordered_map<PyObject*, std::pair<Ref, sym::Expr>> sizes_handed_out_;  // by tensor
+  void assert_divisor(int32_t step, const Ref& divisor);
   std::vector<int32_t> must_be_computed_;  // though nothing may show them: they may raise
+  std::unordered_set<int32_t> asserted_;   // quotients whose divisors the graph asserts not to be zero
 };
 
 // A new object with the same value, also where CPython would share one.

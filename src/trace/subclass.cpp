@@ -196,7 +196,8 @@ bool Recorder::call_subclass(const c10::OperatorHandle& op, const OpFacts& facts
   made_subclasses_.insert(nullptr);  // backward.cpp asks whether any class took a call
   c10::impl::ExcludeDispatchKeyGuard above(keys_above_dispatch());
   const AsInForward no_mode;
-  (*getPyInterpreter())->dispatch(op, &stack);
+  const auto call = [&] { (*getPyInterpreter())->dispatch(op, &stack); };
+  wrapper_classes.as_program ? wrapper_classes.as_program(call) : call();
   return true;
 }
 

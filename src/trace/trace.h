@@ -89,10 +89,13 @@ struct WrappedGradient {
   std::vector<int32_t> inputs;   // by part: such an input; -1: the part is an object of before the call
 };
 
-// How wrappers are taken apart and made of other parts, in Python: new references, null with an error set.
+// How wrappers are taken apart and made of other parts, in Python: new references, null with an error set. And how their
+// classes are called.
 struct WrapperClasses {
   std::function<PyObject*(PyObject* wrapper)> parts;                  // a tuple of plain tensors
   std::function<PyObject*(PyObject* wrapper, PyObject* parts)> like;  // one of these parts that requires no grad
+  // Python code that is called meanwhile is the program's, also where a library's kernel (a custom operator's) calls.
+  std::function<void(const std::function<void()>& call)> as_program;
 };
 
 class Session {

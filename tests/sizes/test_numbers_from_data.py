@@ -324,3 +324,24 @@ def test_a_computed_number_is_asserted_to_fit_a_narrow_operand() -> None:
         else:
             assert same(compiled(x, n), f(x, n)) == "", number
     assert len(compiled.versions) == 1
+
+
+def test_a_divisor_of_a_program_that_writes_is_asserted_not_to_be_zero() -> None:
+    """CPython would divide behind the graph, which has written by then: such a program broke at the division."""
+
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        x.add_(1)
+        ratio = 3.0 / n.sum().item()
+        x.mul_(ratio)
+        return torch.add(x, x, alpha=ratio * 2)
+
+    compiled = flashover.compile(f, fullgraph=True)
+    for number in (2.0, -0.5, math.inf, math.nan):
+        x, y, n = torch.ones(3), torch.ones(3), torch.tensor([number, 0.0])
+        assert same(compiled(x, n), f(y, n)) == "" and same(x, y) == ""
+    for g in (f, compiled):
+        x = torch.ones(3)
+        with pytest.raises(ZeroDivisionError, match="float division by zero"):
+            g(x, torch.zeros(2))
+        assert same(x, torch.full((3,), 2.0)) == ""
+    assert len(compiled.versions) == 1

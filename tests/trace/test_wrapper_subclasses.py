@@ -130,6 +130,31 @@ def test_another_weight_of_the_same_kind_is_used() -> None:
     check(fast(x), model(x))
 
 
+@torch.library.custom_op("wrapper_subclasses::doubled", mutates_args=())
+def doubled(x: Tensor, y: Tensor) -> Tensor:
+    return (x + y) * 2
+
+
+@doubled.register_fake
+def _(x: Tensor, y: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+doubled.register_autograd(lambda ctx, grad: (grad * 2, grad * 2))
+
+
+def test_a_registered_operator_calls_the_class() -> None:
+    """Its kernel for autograd is a library's Python code; the class that it meets is the program's."""
+    two, other = (TwoTensor(torch.randn(3), torch.randn(3)) for _ in range(2))
+    compiled(lambda t, o: doubled(t, o), two, other)
+    compiled(lambda t, o: torch.ops.wrapper_subclasses.doubled(t, o) * 2, two, other)
+    fast = flashover.compile(lambda t, o: doubled(t, o), fullgraph=True)
+    for _ in range(2):
+        two = TwoTensor(torch.randn(3), torch.randn(3))
+        check(fast(two, other), doubled(two, other))
+    assert len(fast.versions) == 1
+
+
 def test_results_are_wrapped() -> None:
     two = TwoTensor(torch.ones(3, 4), torch.randn(3, 4))
     compiled(lambda t: torch.sin(t) * 2, two)

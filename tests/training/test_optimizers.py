@@ -27,6 +27,7 @@ CASES = {
     "adagrad": (O.Adagrad, {"lr_decay": 0.1}),
     "rmsprop": (O.RMSprop, {"momentum": 0.5, "centered": True}),
     "nadam": (O.NAdam, {}),
+    "nadam_foreach": (O.NAdam, {"foreach": True, "decoupled_weight_decay": True, "weight_decay": 0.01}),
     "radam": (O.RAdam, {}),
     "adamax": (O.Adamax, {}),
     "adadelta": (O.Adadelta, {}),

@@ -225,6 +225,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       // A registered operator's backward may turn out not to be traceable.
       static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");
       if (code_of(frame)->co_name == differentiable) note_retry();
+      const OwnCalls kernels(library == LibraryCode::kNested ? nullptr : &in_library);
       return left_to_cpython(*this, tstate, frame, throwflag);
     }
   } catch (const Declined& d) {
@@ -236,6 +237,18 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
   }
   tail_ = direct;
   return evaluate(tstate, frame, throwflag);
+}
+
+// A kernel in Python of a registered operator calls operators on tensors of the program's classes.
+void Interpreter::as_program(const std::function<void()>& call) {
+  if (in_library == 0 || uninterpreted != in_library) return call();
+  struct Restored {
+    Interpreter& in;
+    const int was = std::exchange(in.in_library, 0);
+    ~Restored() { in.uninterpreted = in.in_library = was; }
+  } const restored{*this};
+  uninterpreted = 0;
+  call();
 }
 
 // The frame has its arguments and has not begun. NotImplemented: its formula is traced as others are.
