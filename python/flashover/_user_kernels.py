@@ -226,8 +226,9 @@ class _Descriptor:
     padding: str
 
     def numbers(self) -> tuple[list[str], list[str]]:
-        """What the numbers are called (no parameter is called so)."""
-        return tuple([f"{self.name}.{what}{i}" for i in range(self.rank)] for what in ("size", "stride"))  # type: ignore[return-value]
+        """What the sizes and the strides are called; no parameter is called so."""
+        sizes, strides = ([f"{self.name}.{what}{i}" for i in range(self.rank)] for what in ("size", "stride"))
+        return sizes, strides
 
     def make(self, base: torch.Tensor, values: dict[str, Any]) -> Any:
         from triton.tools.tensor_descriptor import TensorDescriptor
@@ -558,10 +559,12 @@ def _launch_bound(
     if places is None:
         return _strange_memory(self, *written)
     slots, count, pieces, parts = places
+    given = (tuple(arguments.numbers.keys()), tuple(arguments.floats.keys()), constants)
+    chosen = tuple([(n, _hold(options[n])) for n in options])
     operator = _operator_for(
         kernel,
-        (tuple(pieces), len(slots), count, tuple(arguments.numbers.keys()), tuple(arguments.floats.keys()), constants),
-        (tuple([(n, _hold(options[n])) for n in options]), len(written[0]), len(flat) // 3, outcome.acts, tuple(arguments.descriptors)),
+        (tuple(pieces), len(slots), count, *given),
+        (chosen, len(written[0]), len(flat) // 3, outcome.acts, tuple(arguments.descriptors)),
     )
     numbers = [arguments.numbers[n] for n in arguments.numbers]
     floats = [arguments.floats[n] for n in arguments.floats]

@@ -616,8 +616,7 @@ void Run::finish(Reconstructor& reconstructor, size_t inputs) {
   out.version_steps = session.version_steps();
   out.own_counters = session.own_counters();
   // Such a call runs again, as the program itself.
-  if (reconstructor.may_raise() && (out.calls || !graph::repeatable(out.graph)))
-    throw Declined(kMayRaise);
+  if (reconstructor.may_raise() && (out.calls || !graph::repeatable(out.graph))) throw Declined(kMayRaise);
   if (in.recorder.tensor_sources().size() != inputs) throw Declined("training: the backward reads a new tensor");
   take_wrappers(reconstructor);
   out.input_sources.resize(out.graph.inputs.size(), kNoSource);

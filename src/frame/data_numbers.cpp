@@ -237,8 +237,8 @@ void Numbers::assert_divisor(int32_t step, const Ref& divisor) {
   const Ref holds = Ref::steal(PyObject_RichCompare(divisor.get(), zero.get(), Py_NE));
   // (Elsewhere it is waited for, as the program waits: an assertion that fails on the GPU ends the process's context.)
   const Ref here = Ref::steal(holds ? PyObject_CallMethod(holds.get(), "cpu", nullptr) : nullptr);
-  const Ref done =
-      Ref::steal(here ? PyObject_CallMethod(torch, "_assert_async", "Os", here.get(), "float division by zero") : nullptr);
+  const Ref done = Ref::steal(
+      here ? PyObject_CallMethod(torch, "_assert_async", "Os", here.get(), "float division by zero") : nullptr);
   if (!done) must_be_computed_.push_back(step);
 }
 

@@ -236,8 +236,8 @@ class Interpreter {
   int64_t frames = 0;       // run so far
   bool on_torchs_behalf();  // what runs is torch's own code, or the standard library's called by it
   Path path_here() const;
-  int uninterpreted = 0;   // > 0: frames run in CPython's own evaluator, effects stay
-  int in_library = 0;      // of these for code of a library that is left to CPython
+  int uninterpreted = 0;  // > 0: frames run in CPython's own evaluator, effects stay
+  int in_library = 0;     // of these for code of a library that is left to CPython
   void as_program(const std::function<void()>& call);
   int making_classes = 0;  // > 0: inside of type.__new__
 

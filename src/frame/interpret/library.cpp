@@ -78,9 +78,7 @@ bool is_library_code(PyCodeObject* code) {
 }
 
 // What jagged tensors are made of is known (SourceTracker::wrapper), and their code reads nothing else that changes.
-bool is_of_nested_tensors(PyCodeObject* code) {
-  return contains(file_of(code), kNestedTensors);
-}
+bool is_of_nested_tensors(PyCodeObject* code) { return contains(file_of(code), kNestedTensors); }
 
 // torch.library.custom_op's objects are called.
 bool is_operators_call(PyCodeObject* code) {
@@ -107,8 +105,8 @@ LibraryCode library_code(PyCodeObject* code) {
 // re.sub(pattern, function, text): what the function reads is no argument.
 bool calls_what_it_is_given(_PyInterpreterFrame* frame) {
   PyCodeObject* code = code_of(frame);
-  return contains(file_of(code), "/re/__init__.py") && code->co_argcount > 1 &&
-         compat::local_of(frame, 1) != nullptr && PyCallable_Check(compat::local_of(frame, 1)) != 0;
+  return contains(file_of(code), "/re/__init__.py") && code->co_argcount > 1 && compat::local_of(frame, 1) != nullptr &&
+         PyCallable_Check(compat::local_of(frame, 1)) != 0;
 }
 
 namespace {
@@ -149,9 +147,8 @@ bool registers(PyCodeObject* code) {
   std::string_view name = function;
   if (const size_t defined_in = name.rfind(".<locals>."); defined_in != std::string_view::npos)
     if (std::ranges::find(kDecorators, name.substr(defined_in + 10)) == std::end(kDecorators)) return false;
-  return std::ranges::any_of(kRegistrations, [=](const Registration& r) {
-    return file.ends_with(r.file) && name.starts_with(r.starts);
-  });
+  return std::ranges::any_of(
+      kRegistrations, [=](const Registration& r) { return file.ends_with(r.file) && name.starts_with(r.starts); });
 }
 }  // namespace
 
