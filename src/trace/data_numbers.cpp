@@ -129,7 +129,8 @@ bool Recorder::check_range(const std::vector<ValueId>& numbers) {
     DataNumber& number = data_numbers_.at(v);
     if (std::exchange(number.checked, true)) continue;
     const at::Tensor size = number.copy.abs();
-    const at::Tensor outside = size.gt(static_cast<double>(std::numeric_limits<float>::max())).logical_and(size.isfinite());
+    const at::Tensor outside =
+        size.gt(static_cast<double>(std::numeric_limits<float>::max())).logical_and(size.isfinite());
     // (Elsewhere it is waited for, as the program waits: an assertion that fails on the GPU ends the process's context.)
     at::_assert_async(outside.logical_not().cpu(), "value cannot be converted to type float without overflow");
     any = true;
