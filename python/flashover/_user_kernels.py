@@ -216,6 +216,9 @@ class _Piece:
     rank: int | None = None  # of the part of the slot that it is; None: all of it
 
 
+_ROUNDS = "round_f32_to_tf32"  # of a TensorDescriptor, from Triton 3.7 on
+
+
 @dataclass(frozen=True)
 class _Descriptor:
     """A tensor argument that the kernel gets as Triton's TensorDescriptor; its sizes and strides are numbers."""
@@ -224,6 +227,7 @@ class _Descriptor:
     rank: int
     block_shape: tuple[int, ...]
     padding: str
+    flags: _Pairs  # that are set and that not every release of Triton has
 
     def numbers(self) -> tuple[list[str], list[str]]:
         """What the sizes and the strides are called; no parameter is called so."""
@@ -234,7 +238,7 @@ class _Descriptor:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         sizes, strides = ([values.pop(n) for n in names] for names in self.numbers())
-        return TensorDescriptor(base, sizes, strides, list(self.block_shape), self.padding)
+        return TensorDescriptor(base, sizes, strides, list(self.block_shape), self.padding, **_values(self.flags))
 
 
 @dataclass(frozen=True)
@@ -436,7 +440,9 @@ class _Arguments:
         return True
 
     def _put_descriptor(self, name: str, value: Any) -> bool:
-        made = _Descriptor(name, len(value.shape), tuple([int(n) for n in value.block_shape]), value.padding)
+        block_shape = tuple([int(n) for n in value.block_shape])
+        flags = ((_ROUNDS, True),) if getattr(value, _ROUNDS, False) else ()
+        made = _Descriptor(name, len(value.shape), block_shape, value.padding, flags)
         for names, given in zip(made.numbers(), (value.shape, value.strides), strict=True):
             for i in range(len(names)):
                 if type(given[i]) is not int:
@@ -593,6 +599,8 @@ def _check_descriptor(self: Any) -> None:
     assert self.padding in ("zero", "nan"), "Illegal value for padding"
     if self.padding == "nan":
         assert self.base.dtype.is_floating_point, "Padding option `nan` is only supported for floating point tensors"
+    if getattr(self, _ROUNDS, False):
+        assert self.base.dtype == torch.float32, "round_f32_to_tf32 is only supported for float32 tensors"
 
 
 def _wrap(kernel: Any) -> Any:

@@ -3,16 +3,19 @@ launch them, in Triton's interpreter."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from triton_interpreter import interpret
 
 triton = pytest.importorskip("triton")
 tl = triton.language
 
 from flashover._kernel_writes import UnknownMemory, Writes, writes_of  # noqa: E402  (behind the check for Triton)
+from flashover._user_kernels import _Arguments  # noqa: E402
 
 SCRIPT = Path(__file__).resolve().parents[1] / "support" / "kernel_programs.py"
 
@@ -179,6 +182,22 @@ def test_constants_decide_what_is_written() -> None:
 def test_memory_that_is_no_argument() -> None:
     with pytest.raises(UnknownMemory, match="makes a pointer of a number"):
         found(nowhere)
+
+
+# ---- descriptors
+
+
+@pytest.mark.parametrize("given", [{}, {"padding": "nan"}, {"round_f32_to_tf32": True}], ids=str)
+def test_a_descriptor_is_made_again_with_all_that_it_says(given: dict[str, Any]) -> None:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    if not given.keys() <= {f.name for f in fields(TensorDescriptor)}:
+        pytest.skip("this Triton's descriptors have no such field")
+    base = torch.zeros(64, 32)
+    descriptor = TensorDescriptor(base, [64, 32], [32, 1], [16, 32], **given)
+    arguments = _Arguments()
+    assert arguments.put("x", descriptor, constexpr=False)
+    assert arguments.descriptors[0].make(base, dict(arguments.numbers)) == descriptor
 
 
 # ---- programs
