@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+DESCRIPTOR = "tensordesc"  # what Triton's type of a tensor descriptor begins with: tensordesc<fp32[16, 32]>
+
 
 class UnknownMemory(Exception):
     """The kernel reaches memory by an address that is not one of its arguments."""
@@ -252,11 +254,11 @@ def writes_of(function: Any, signature: Mapping[str, str], constants: Mapping[st
     """Of a kernel (a JITFunction) whose parameters have these types; "constexpr" ones have a value in constants. Throws
     UnknownMemory; where the code cannot be made, all pointers count as written."""
     runtime = [name for name, kind in signature.items() if kind != "constexpr"]
-    tensors = [name if signature[name].startswith(("*", "tensordesc")) else None for name in runtime]
+    tensors = [name if signature[name].startswith(("*", DESCRIPTOR)) else None for name in runtime]
     parameters: list[str | None] = []
     for name, tensor in zip(runtime, tensors, strict=True):
-        ranks = signature[name].count(",") + 1 if signature[name].startswith("tensordesc") else 0
-        parameters += [tensor, *[None] * (2 * ranks)]  # a descriptor's sizes and strides follow it
+        rank = signature[name].count(",") + 1 if signature[name].startswith(DESCRIPTOR) else 0
+        parameters += [tensor, *[None] * (2 * rank)]  # a descriptor's sizes and strides follow it
     try:
         made = _ttir(function, signature, constants)
         return writes_of_module(made[0], parameters)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from flashover import _C
-from flashover._kernel_writes import UnknownMemory, Writes, writes_of
+from flashover._kernel_writes import DESCRIPTOR, UnknownMemory, Writes, writes_of
 
 _NAMESPACE = "flashover_kernel_"  # and a digest: two operators of one name, and so overloads, cannot be taken back
 
@@ -193,7 +193,7 @@ def _outcome(kernel: _Kernel, kinds: _Pairs, constants: _Pairs, metas: tuple[_Pa
 
 
 def _find_outcome(kernel: _Kernel, kinds: _Pairs, constants: _Pairs, metas: tuple[_Pairs, ...]) -> _Outcome:
-    tensors = frozenset(n for n, k in kinds if isinstance(k, torch.dtype) or k.startswith("tensordesc"))
+    tensors = frozenset(n for n, k in kinds if isinstance(k, torch.dtype) or k.startswith(DESCRIPTOR))
     names, acts = frozenset(kernel.reset & tensors), kernel.hooked
     try:
         for meta in metas:
@@ -411,7 +411,7 @@ def _is_grid(shape: Any) -> bool:
 
 
 def _descriptor_type(base: torch.Tensor, block_shape: tuple[int, ...]) -> str:
-    return f"tensordesc<{_POINTERS[base.dtype][1:]}{list(block_shape)}>"
+    return f"{DESCRIPTOR}<{_POINTERS[base.dtype][1:]}{list(block_shape)}>"
 
 
 @dataclass

@@ -1,6 +1,5 @@
 // Which code is a library's, that CPython runs by itself.
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <string_view>
 

@@ -1,6 +1,5 @@
 // What belongs to torch.compile inside of a capture: functions that it wrapped, its switch for graph breaks, and the
 // functions that users put in the place of others for it.
-#include <cstring>
 #include <string_view>
 
 #include "frame/bytecode/code_file.h"

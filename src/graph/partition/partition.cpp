@@ -304,7 +304,6 @@ class Partitioner {
   // again of the memory they lie as in the forward, which libraries ask for (the padded rows of attention's mask).
   // Products take any rows: for them the memory is saved where it is not much larger.
   void find_windows() {
-    constexpr std::string_view kProducts[] = {op::mm, op::bmm, op::addmm, op::baddbmm};
     lies_in_base_.assign(g_.values.size(), false);
     const auto look = [&](ValueId read, bool any_rows) {
       ValueId base = read;
@@ -315,11 +314,13 @@ class Partitioner {
           lies_in_base_[v] = true;
     };
     for (size_t i = 0; i < g_.nodes.size(); ++i)
-      if (const Node& n = g_.nodes[i]; node_backward_[i] && is_extern(n))
+      if (const Node& n = g_.nodes[i]; node_backward_[i] && is_extern(n)) {
+        const bool product = op::is_any_of(n.op->name, {op::mm, op::bmm, op::addmm, op::baddbmm});
         for (const Arg& a : n.args)
           for_each_ref(a, [&](ValueId v) {
-            if (v != kNoValue) look(v, std::ranges::find(kProducts, n.op->name) != std::end(kProducts));
+            if (v != kNoValue) look(v, product);
           });
+      }
   }
 
   void choose() {
