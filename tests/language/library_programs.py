@@ -313,6 +313,14 @@ def t_record_function(x, S):
 
 
 @p
+def t_operators_of_the_profiler(x, S):
+    record = torch.ops.profiler._record_function_enter_new("part", None)
+    y = x * 2
+    torch.ops.profiler._record_function_exit._RecordFunction(record)
+    return y
+
+
+@p
 def t_flag_of_a_leaf(x, S):
     return x + torch.zeros_like(x).requires_grad_()
 

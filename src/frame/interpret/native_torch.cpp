@@ -3,6 +3,8 @@
 
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/native_handlers.h"
+#include "frame/own_calls.h"
+#include "trace/aside.h"
 #include "trace/outside.h"
 
 namespace flashover::frame {
@@ -106,7 +108,9 @@ PyObject* do_make_wrapper(const NativeCall& c) {
 // nothing.
 PyObject* do_record_function(const NativeCall& c) {
   if (c.nargs == 0 || !PyUnicode_Check(c.args[0])) return Py_NewRef(Py_None);  // _record_function_exit
-  static PyObject* const ended = [] {
+  static PyObject* const ended = [&c] {
+    const OwnCalls own(&c.in.uninterpreted);  // torch's Python frames of the two end in this function, too
+    const trace::Aside aside;
     Ref torch = Ref::steal(PyImport_ImportModule("torch"));
     Ref ops = torch ? Ref::steal(PyObject_GetAttrString(torch.get(), "ops")) : Ref();
     Ref profiler = ops ? Ref::steal(PyObject_GetAttrString(ops.get(), "profiler")) : Ref();

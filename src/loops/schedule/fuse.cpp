@@ -274,11 +274,12 @@ class Fuser {
   }
 
  private:
-  // Units (groups and externs) with the set of units that must run before them.
+  // Units (groups and externs) with the set of all units that must run before them, and those that follow on them: a
+  // chain of thousands of units has millions of pairs, so only the former are a set of bits.
   struct UnitState {
     int32_t group = -1, node = -1;
     std::vector<uint64_t> before;
-    bool is_before = false;  // another one
+    std::vector<int32_t> next;
   };
   static bool test(const std::vector<uint64_t>& bits, int32_t i) {
     const auto word = static_cast<size_t>(i) / 64;
@@ -289,18 +290,27 @@ class Fuser {
     if (word >= bits.size()) bits.resize(word + 1);
     bits[word] |= uint64_t{1} << (i % 64);
   }
-  static void unite(std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
+  // Whether `a` grew.
+  static bool unite(std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
     if (b.size() > a.size()) a.resize(b.size());
-    for (size_t i = 0; i < b.size(); ++i) a[i] |= b[i];
+    uint64_t added = 0;
+    for (size_t i = 0; i < b.size(); ++i) {
+      added |= b[i] & ~a[i];
+      a[i] |= b[i];
+    }
+    return added != 0;
   }
   void depend(int32_t unit, int32_t on) {
+    if (test(units_[unit].before, on)) return;
     std::vector<uint64_t> add = units_[on].before;
     set(add, on);
-    unite(units_[unit].before, add);
-    units_[on].is_before = true;
-    if (!units_[unit].is_before) return;
-    for (UnitState& u : units_)
-      if (test(u.before, unit)) unite(u.before, add);
+    units_[on].next.push_back(unit);
+    std::vector<int32_t> grown{unit};
+    while (!grown.empty()) {
+      UnitState& u = units_[grown.back()];
+      grown.pop_back();
+      if (unite(u.before, add)) grown.insert(grown.end(), u.next.begin(), u.next.end());
+    }
   }
 
   void add_extern(int32_t n) {
@@ -619,14 +629,8 @@ class Fuser {
         for (int32_t i : groups[units_[u].group].nodes) position[u] = std::max(position[u], position_of(p_.nodes[i]));
     }
     std::vector<int32_t> waiting(units_.size());
-    std::vector<std::vector<int32_t>> after(units_.size());
-    for (size_t u = 0; u < units_.size(); ++u)
-      for (size_t w = 0; w < units_[u].before.size(); ++w)
-        for (uint64_t bits = units_[u].before[w]; bits; bits &= bits - 1) {
-          const auto b = static_cast<int32_t>(w * 64) + __builtin_ctzll(bits);
-          ++waiting[u];
-          after[b].push_back(static_cast<int32_t>(u));
-        }
+    for (const UnitState& u : units_)
+      for (int32_t next : u.next) ++waiting[next];
     std::priority_queue<std::pair<int32_t, int32_t>, std::vector<std::pair<int32_t, int32_t>>, std::greater<>> ready;
     for (size_t u = 0; u < units_.size(); ++u)
       if (waiting[u] == 0) ready.emplace(position[u], static_cast<int32_t>(u));
@@ -638,8 +642,8 @@ class Fuser {
       ++done;
       if (units_[u].node >= 0 || !groups[units_[u].group].nodes.empty())
         result.push_back({units_[u].group, units_[u].node});
-      for (int32_t a : after[u])
-        if (--waiting[a] == 0) ready.emplace(position[a], a);
+      for (int32_t next : units_[u].next)
+        if (--waiting[next] == 0) ready.emplace(position[next], next);
     }
     FLASHOVER_CHECK(done == units_.size()) << "fusion made a cycle";
     return result;
