@@ -108,8 +108,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_what_a_frame_that_lost_calls_stays_compiled(one_thread: None) -> None:
-    """The frame with the breaks loses, the function that it calls wins by itself."""
+def frame_that_loses() -> Callable[[torch.Tensor], torch.Tensor]:
+    """A frame whose breaks lose, which calls a function that wins by itself."""
 
     def layers(x: torch.Tensor) -> torch.Tensor:
         for _ in range(20):
@@ -124,17 +124,28 @@ def test_what_a_frame_that_lost_calls_stays_compiled(one_thread: None) -> None:
             z = torch.asinh(z)
         return y + z.sum()
 
-    fast, x = flashover.compile(outer), torch.randn(100, 1000)
-    with torch.no_grad():
-        for y in calls(fast, x, count=60):
-            torch.testing.assert_close(y, outer(x))
-        decide(fast, x)
-        for _ in range(200):
-            said = next(e for e in fast.entries() if not e["continues"])
-            if said["reason"].endswith("each by itself"):
-                break
-            calls(fast, x, count=1)
-    assert said["state"] == "slower" and said["reason"].endswith("are compiled, each by itself"), said
+    return outer
+
+
+def test_what_a_frame_that_lost_calls_stays_compiled(one_thread: None) -> None:
+    """One call that a busy machine interrupts may decide a race, for good, so there are three."""
+    said: list[dict[str, Any]] = []
+    for _ in range(3):
+        outer = frame_that_loses()
+        fast, x = flashover.compile(outer), torch.randn(100, 1000)
+        with torch.no_grad():
+            for y in calls(fast, x, count=60):
+                torch.testing.assert_close(y, outer(x))
+            decide(fast, x)
+            for _ in range(200):
+                said.append(next(e for e in fast.entries() if not e["continues"]))
+                if said[-1]["reason"].endswith("each by itself"):
+                    break
+                calls(fast, x, count=1)
+        if said[-1]["reason"].endswith("each by itself"):
+            break
+    assert said[-1]["state"] == "slower", said[-1]
+    assert said[-1]["reason"].endswith("are compiled, each by itself"), said[-1]
     before = fast.stats().kernels
     with torch.no_grad():
         torch.testing.assert_close(fast(x), outer(x))
