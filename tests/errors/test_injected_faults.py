@@ -27,18 +27,32 @@ def run(command: list[str], folder: Path, fault: Any, site: Any) -> subprocess.C
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
 
 
+OPERATORS = [("leaky_relu", "mul"), ("addmm", "baddbmm")]  # kernels, calls of libraries
+
+
+def program_of(kind: str) -> fault_programs.Program:
+    """One that has sites for each fault."""
+    seeds = (fault_programs.make_program(n, sites=50, crosscheck=1, **KINDS[kind]) for n in range(10))
+    return next(p for p in seeds if all(p.of(*operators) for operators in OPERATORS))
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("operators", [("leaky_relu", "mul"), ("addmm", "baddbmm")])  # kernels, calls of libraries
+@pytest.mark.parametrize("operators", OPERATORS)
 def test_crosscheck_names_the_line(kind: str, operators: tuple[str, ...], tmp_path: Path) -> None:
-    seeds = (fault_programs.make_program(n, sites=50, crosscheck=1, **KINDS[kind]) for n in range(10))
-    program = next(p for p in seeds if p.of(*operators))
+    program = program_of(kind)
     site = random.Random(0).choice(program.of(*operators))
     fault = next(f for f in fault_programs.FAULTS if f.kind == "wrong" and site.operator in f.operators)
     (tmp_path / "program.py").write_text(program.text)
     done = run([sys.executable, str(tmp_path / "program.py")], tmp_path, fault, site)
     assert done.returncode != 0 and f"program.py:{site.line} in self" in done.stderr, done.stderr[-2000:]
-    sound = run([sys.executable, str(tmp_path / "program.py")], tmp_path / "sound", None, None)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", KINDS)
+def test_crosscheck_finds_nothing_in_sound_programs(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program_of(kind).text)
+    sound = run([sys.executable, str(tmp_path / "program.py")], tmp_path, None, None)
     assert sound.returncode == 0 and sound.stdout == "went through\n", sound.stderr[-2000:]
 
 
