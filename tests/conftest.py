@@ -22,6 +22,13 @@ os.environ.setdefault("FLASHOVER_REMEMBER_SIZES", "0")
 # Which way a call goes does not follow from the clock; tests of that turn it on.
 os.environ.setdefault("FLASHOVER_RETREAT", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Workers share the cores. OpenMP's threads, which read this when torch is loaded, would spin for the next region where
+# another worker could run; that is three quarters of what training takes. A region starts ten times as slowly without,
+# and would not be worth several threads in small programs: it is said to start as it does on a machine of one's own.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    assert "torch" not in sys.modules, "OpenMP's policy is set too late"
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("FLASHOVER_TEST_QUICK_REGIONS", "1")
 # FLASHOVER_ISA caps what Flashover itself uses; a machine of that level has no more for the libraries either. They read
 # these when torch is loaded.
 if os.environ.get("FLASHOVER_ISA"):
