@@ -262,7 +262,7 @@ std::vector<at::Tensor> finish_functional(const graph::Graph& g, const std::vect
     bool shared = o.kind == graph::Output::Kind::kSlice || !o.memory.is_const(0) || !o.type.offset.is_const(0) ||
                   t.strides() != at::IntArrayRef(to_ints(o.type.strides)) ||
                   t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));
-    for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);
+    for (const at::Tensor& other : inputs) shared |= other.defined() && other.is_alias_of(t);
     for (size_t k = 0; k < i; ++k) shared |= out[k].defined() && out[k].is_alias_of(t);
     out[i] = shared ? with_geometry(t, o) : t;
   }
@@ -282,6 +282,12 @@ std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::
   at::AutoDispatchBelowAutograd below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return Evaluator(g, mismatches).run(inputs);
+}
+
+std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::vector<at::Tensor>& inputs) {
+  c10::AutoGradMode followed(true);
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return Evaluator(g, nullptr).run(inputs);
 }
 
 }  // namespace flashover::aten

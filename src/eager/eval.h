@@ -20,6 +20,9 @@ namespace flashover::aten {
 std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
                                    std::vector<std::string>* mismatches = nullptr);
 
+// The same above autograd, which follows what is computed; autocast's effects are in the graph.
+std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::vector<at::Tensor>& inputs);
+
 // What a functional graph hands out and writes, given the values of its outputs (those that own their memory) and of
 // its mutations.
 std::vector<at::Tensor> finish_functional(const graph::Graph& g, const std::vector<at::Tensor>& inputs,

@@ -463,14 +463,14 @@ VersionSteps forward_steps(const Request& request) {
 
 std::unique_ptr<Runner> make_aot_training(graph::Partition p, const std::vector<TensorType>& types,
                                           const Request& request, const AotCompilers& aot,
-                                          const std::vector<int32_t>& written) {
+                                          const std::vector<int32_t>& written, std::shared_ptr<const Replay> replay) {
   Step forward = step_of_custom(std::move(p.forward), aot.forward, &request.examples);
   forward = counting_versions(std::move(forward), forward_steps(request), written);
   graph::Graph whole = std::move(p.backward);
   for (graph::Input& in : whole.inputs) in.kind = graph::InputKind::kUser;
   Step backward = step_of_custom(std::move(whole), aot.backward, nullptr);
   return make_training_runner(std::move(p), {}, types, std::move(forward), std::move(backward), {},
-                              request.version_steps);
+                              request.version_steps, std::move(replay));
 }
 
 // How the plans of a training step lie in memory, for CUDA graphs: what the forward saves, which nothing else sees,
@@ -509,6 +509,8 @@ Memory memory_of(const std::vector<run::InputAddress>& inputs, VersionSteps step
 
 std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request, compile::Report& report) {
   std::vector<TensorType> types;  // of the backward's inputs
+  auto replay =
+      std::make_shared<const Replay>(request.joint.followed ? graph : graph::Graph(graph::kNewProgram), request.joint);
   if (request.backend == "eager" || request.custom) {
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     graph::Joint joint = request.joint;
@@ -518,7 +520,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     for (const graph::Input& in : p.backward.inputs) types.push_back(p.backward.type(in.value));
     if (request.custom)
       if (const AotCompilers aot(request.custom); aot.forward)
-        return make_aot_training(std::move(p), types, request, aot, written_inputs(graph));
+        return make_aot_training(std::move(p), types, request, aot, written_inputs(graph), std::move(replay));
     Step forward = request.custom ? step_of_custom(std::move(p.forward), request.custom, &request.examples)
                                   : step_of(std::move(p.forward));
     forward = counting_versions(std::move(forward), forward_steps(request), written_inputs(graph));
@@ -531,7 +533,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
                        std::move(part.left_out)};
       };
     return make_training_runner(std::move(p), {}, types, std::move(forward), step_of(*whole), std::move(specialize),
-                                request.version_steps);
+                                request.version_steps, std::move(replay));
   }
   const compile::CompileTarget environment = entry::environment(graph, request.options);
   std::vector<run::InputAddress> addresses;
@@ -581,8 +583,9 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     };
   std::vector<TensorType> forward_types;
   for (const graph::Input& in : graph.inputs) forward_types.push_back(graph.type(in.value));
-  auto runner = make_training_runner(std::move(t.signature), forward_types, std::move(types), step_of(forward),
-                                     step_of(backward), std::move(specialize), request.version_steps);
+  auto runner =
+      make_training_runner(std::move(t.signature), forward_types, std::move(types), step_of(forward), step_of(backward),
+                           std::move(specialize), request.version_steps, std::move(replay));
   runner->executables = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
   return runner;
 }

@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -144,6 +145,7 @@ struct TrainingState {
   Step forward, backward;
   Specialize specialize;
   VersionSteps version_steps;
+  std::shared_ptr<const Replay> replay;
   mutable std::mutex mutex;
   mutable std::map<std::vector<bool>, std::shared_ptr<const Variant>> variants;  // by tangents that are given
   mutable std::vector<int64_t> last_sizes;                                       // by source
@@ -234,7 +236,10 @@ class CompiledBackward final : public autograd::Node {
       : state_(std::move(state)), layouts_(std::move(layouts)) {}
   std::string name() const override { return "CompiledBackward"; }
 
-  void save(const at::Tensor* inputs, const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& made) {
+  void save(const at::Tensor* inputs, size_t count, const std::vector<at::Tensor>& results,
+            const std::vector<at::Tensor>& made) {
+    inputs_.reserve(count);
+    for (size_t i = 0; i < count; ++i) inputs_.emplace_back(inputs[i]);
     for (const PartitionSignature::BackwardInput& in : state_->signature.backward_inputs) {
       spots_.emplace_back();
       switch (in.kind) {
@@ -258,11 +263,8 @@ class CompiledBackward final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& tangents) override {
     try {
+      if (c10::GradMode::is_enabled()) return differentiably(std::move(tangents));
       std::lock_guard<std::mutex> lock(mutex_);
-      TORCH_CHECK(
-          !c10::GradMode::is_enabled(),
-          "flashover: the gradient of a compiled function was asked for with create_graph=True; compiled backward "
-          "graphs are not differentiable. Call the uncompiled function for double backward.");
       return differentiate(std::move(tangents), autograd::get_current_graph_task_keep_graph());
     } catch (const std::bad_alloc&) {
       throw_memory_error();
@@ -276,6 +278,79 @@ class CompiledBackward final : public autograd::Node {
   }
 
  private:
+  // An input of the call, for those who keep it alive.
+  struct Given {
+    explicit Given(const at::Tensor& t)
+        : impl(t.getIntrusivePtr()), version(t.defined() && !t.is_inference() ? t._version() : 0) {}
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> impl;
+    int64_t version;
+  };
+
+  // Gradients that have gradients (create_graph=True): those of the forward computed again, in eager.
+  autograd::variable_list differentiably(autograd::variable_list&& tangents) {
+    const Replay& replay = *state_->replay;
+    const std::string_view asked =
+        "flashover: the gradient of a compiled function was asked for with create_graph=True, and its forward cannot "
+        "be "
+        "computed again for it: ";
+    const std::string_view advice =
+        ". Call the uncompiled function for double backward, or compile the function that asks for the gradient, too.";
+    TORCH_CHECK(replay.impossible().empty(), asked, replay.impossible(), advice);
+    TORCH_CHECK(!are_batched(tangents), asked, "it is asked for by vmap", advice);
+    std::vector<at::Tensor> inputs(inputs_.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!replay.takes(i)) continue;
+      auto alive = inputs_[i].impl.lock();
+      if (alive.defined())
+        inputs[i] = at::Tensor(std::move(alive));
+      else
+        inputs[i] = saved_input(i);
+      TORCH_CHECK(inputs[i].defined(), asked, "nothing keeps its input ", i, " alive", advice);
+      TORCH_CHECK(!replay.depends_on(i) || inputs[i].is_inference() || inputs[i]._version() == inputs_[i].version,
+                  "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                  "input ",
+                  i, " of a compiled function is at version ", inputs[i]._version(), "; expected version ",
+                  inputs_[i].version, " instead.");
+    }
+    autograd::variable_list compiled;
+    {
+      const c10::AutoGradMode not_followed(false);
+      std::lock_guard<std::mutex> lock(mutex_);
+      compiled = differentiate(autograd::variable_list(tangents), true);
+    }
+    const std::vector<at::Tensor> results = replay.results(inputs);
+    autograd::edge_list roots, leaves;
+    autograd::variable_list given, found(num_outputs());
+    for (size_t t = 0; t < results.size(); ++t) {
+      if (!tangents[t].defined() || !results[t].requires_grad()) continue;
+      roots.push_back(autograd::impl::gradient_edge(results[t]));
+      given.push_back(tangents[t]);
+    }
+    std::vector<size_t> asked_for;
+    for (size_t i = 0; i < num_outputs(); ++i) {
+      if (!next_edge(i).is_valid() || !task_should_compute_output(i)) continue;
+      leaves.push_back(next_edge(i));
+      asked_for.push_back(i);
+    }
+    if (roots.empty() || leaves.empty()) return found;
+    autograd::variable_list made =
+        autograd::Engine::get_default_engine().execute(roots, given, true, true, false, leaves);
+    for (size_t i = 0; i < asked_for.size(); ++i) found[asked_for[i]] = std::move(made[i]);
+    for (size_t i = 0; i < found.size(); ++i)
+      if (std::ranges::find(asked_for, i) == asked_for.end()) compiled[i].reset();
+    check_same_gradients(compiled, found, replay.tolerance());
+    return found;
+  }
+
+  // The backward has it; undefined: it has not.
+  at::Tensor saved_input(size_t input) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto& all = state_->signature.backward_inputs;
+    for (size_t i = 0; i < saved_.size(); ++i)
+      if (all[i].kind == Source::kInput && static_cast<size_t>(all[i].index) == input) return saved_[i].unpack(nullptr);
+    return {};
+  }
+
   // keep: another run for the same results may follow.
   autograd::variable_list differentiate(autograd::variable_list&& tangents, bool keep) {
     if (are_batched(tangents))
@@ -390,9 +465,10 @@ class CompiledBackward final : public autograd::Node {
   std::shared_ptr<const TrainingState> state_;
   std::shared_ptr<const Layouts> layouts_;
   std::vector<autograd::SavedVariable> saved_;
-  std::vector<Spot> spots_;  // of what is saved
-  bool partial_ = false;     // other results may have a backward of their own later
-  std::vector<bool> spent_;  // tangents that came and will not come again
+  std::vector<Spot> spots_;    // of what is saved
+  std::vector<Given> inputs_;  // of the call
+  bool partial_ = false;       // other results may have a backward of their own later
+  std::vector<bool> spent_;    // tangents that came and will not come again
   std::mutex mutex_;
 };
 
@@ -454,7 +530,7 @@ class Trained final : public Runner {
       const at::Tensor& whole = root >= 0 ? outputs[root] : made[p.results[memory].index];
       outputs[i] = memory == i && root < 0 ? whole : view(whole, r, layouts->results[i]);
     }
-    if (node) node->save(inputs, outputs, made);
+    if (node) node->save(inputs, count, outputs, made);
     outputs.resize(visible);
   }
 
@@ -515,7 +591,8 @@ void order_for_engine(std::vector<PartitionSignature::Gradient>& gradients) {
 
 std::unique_ptr<Runner> make_training_runner(PartitionSignature signature, const std::vector<TensorType>& forward_types,
                                              std::vector<TensorType> backward_types, Step forward, Step backward,
-                                             Specialize specialize, VersionSteps version_steps) {
+                                             Specialize specialize, VersionSteps version_steps,
+                                             std::shared_ptr<const Replay> replay) {
   auto m = std::make_shared<TrainingState>();
   m->signature = std::move(signature);
   order_for_engine(m->signature.gradients);
@@ -525,6 +602,7 @@ std::unique_ptr<Runner> make_training_runner(PartitionSignature signature, const
   m->backward = std::move(backward);
   m->specialize = std::move(specialize);
   m->version_steps = std::move(version_steps);
+  m->replay = std::move(replay);
   return std::make_unique<Trained>(std::move(m));
 }
 

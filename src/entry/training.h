@@ -6,13 +6,14 @@
 //             values that the forward saw, also of a parameter that got other memory since (`p.data = t`); a second
 //             backward without retain_graph raises, gradients that nothing leads to stay undefined, safe from several
 //             threads; nothing happens when the backward never runs
-//   Declines  create_graph=True: a RuntimeError from the backward
+//   Declines  create_graph=True where the forward cannot be computed again (replay.h): a RuntimeError from the backward
 #pragma once
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "entry/backend.h"
+#include "entry/replay.h"
 #include "graph/partition/partition.h"
 #include "ops/version_steps.h"
 
@@ -30,11 +31,12 @@ struct Variant {
 // For each input of the backward: is it a tangent, is it absent. May throw: then zeros stand for absent tangents.
 using Specialize = std::function<Variant(const std::vector<bool>& tangent, const std::vector<bool>& absent)>;
 
-// forward_types, backward_types: what the two take, by input. version_steps: of the forward's inputs; the runner sees to
+// forward_types, backward_types: what the two take, by input. replay: for gradients of gradients. version_steps: of the forward's inputs; the runner sees to
 // those that autograd sees written, `forward` to all others.
 std::unique_ptr<Runner> make_training_runner(graph::PartitionSignature signature,
                                              const std::vector<TensorType>& forward_types,
                                              std::vector<TensorType> backward_types, Step forward, Step backward,
-                                             Specialize specialize, VersionSteps version_steps);
+                                             Specialize specialize, VersionSteps version_steps,
+                                             std::shared_ptr<const Replay> replay);
 
 }  // namespace flashover::entry

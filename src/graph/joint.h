@@ -32,6 +32,9 @@ struct Joint {
     int32_t number, input;  // a kTangent input, and the one whose memory it is
   };
   std::vector<Late> late;
+  // Autograd saw all of the forward as its operators tell it: none took what requires grad while gradients were off, or a
+  // detached twin of it.
+  bool followed = false;
   // A backward of the program's own got zeros for the results that lead nowhere: so it does where tangents do not come.
   bool zeros = false;
 };

@@ -591,6 +591,43 @@ void check_classes(const graph::Joint& joint, const std::vector<WrappedResult>& 
 
 }  // namespace
 
+// Where Python has a say in the gradients: hooks, Functions of the program.
+bool leads_through_python(const std::vector<at::Tensor>& outputs) {
+  std::vector<autograd::Node*> todo;
+  std::unordered_set<autograd::Node*> seen;
+  const auto add = [&](autograd::Node* node) {
+    if (node != nullptr && seen.insert(node).second) todo.push_back(node);
+  };
+  for (const at::Tensor& t : outputs) add(t.grad_fn().get());
+  while (!todo.empty()) {
+    autograd::Node& node = *todo.back();
+    todo.pop_back();
+    if (python_function(&node) != nullptr || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
+        !node.tensor_pre_hooks().empty())
+      return true;
+    for (const autograd::Edge& e : node.next_edges()) add(e.function.get());
+  }
+  return false;
+}
+
+// Before the backward is recorded. What an operator makes of values that require grad does so, too.
+bool Recorder::is_followed() const {
+  std::vector<bool> requires_grad(graph_.values.size());
+  for (const InputRecord& in : inputs_)
+    requires_grad[graph_.inputs[static_cast<size_t>(in.number)].value] = in.impl->requires_grad();
+  for (const graph::Node& n : graph_.nodes) {
+    bool any = false;
+    if (n.op->kind != ops::OpKind::kFactory)
+      for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId v) { any = any || requires_grad[v]; });
+    for (ValueId v : n.outs)
+      if (v != kNoValue)
+        requires_grad[v] = any && (info(graph_.type(v).dtype).floating || info(graph_.type(v).dtype).complex);
+  }
+  for (size_t v = 0; v < std::min(requires_grad.size(), read_plainly_.size()); ++v)
+    if (requires_grad[v] && read_plainly_[v]) return false;
+  return followed_;
+}
+
 graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects, std::vector<WrappedResult>& wrapped) {
   const sym::AskScope ask(sizes_->empty() ? nullptr : sizes_.get());
   graph::Joint joint;
@@ -605,6 +642,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects, std::
   std::vector<at::Tensor> outputs;
   for (PyObject* o : objects) outputs.push_back(THPVariable_Unpack(o));
   outputs.insert(outputs.end(), extra_.begin(), extra_.end());
+  joint.followed = is_followed() && !leads_through_python(outputs);
   describe_results(joint, outputs, objects.size());
   check_wrapped(wrapped, outputs);
   const std::vector<size_t> roots = find_roots(joint, outputs, objects.size());

@@ -583,11 +583,31 @@ void Recorder::check_devices(const OpFacts& facts) const {
 
 // ------------------------------------------------------------------------------------------------------ a call
 
+// For graph::Joint::followed.
+void Recorder::note_gradients(const Stack& stack, size_t base) {
+  const bool on = c10::GradMode::is_enabled();
+  const auto note = [&](const at::Tensor& t) {
+    if (t.requires_grad()) {
+      followed_ &= on;
+    } else if (const TraceImpl* impl = trace_impl(t); impl != nullptr && on) {
+      const auto value = static_cast<size_t>(impl->value);
+      if (value >= read_plainly_.size()) read_plainly_.resize(value + 1);
+      read_plainly_[value] = true;
+    }
+  };
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) note(stack[i].toTensor());
+    if (!stack[i].isTensorList()) continue;
+    for (const at::Tensor& t : stack[i].toTensorVector()) note(t);
+  }
+}
+
 void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
   if (declined_) throw_decline(reason_);
   try {
     OpFacts& facts = facts_of(op);
     const size_t base = stack->size() - facts.schema.args.size();
+    if (followed_ && !in_backward_) note_gradients(*stack, base);
     if (call_subclass(op, facts, *stack, base)) return;
     if (item_symbol && facts.schema.name == op::_local_scalar_dense && item_as_symbol(*stack)) return;
     if (policy_ != nullptr && !in_backward_) ask_policy(facts, *stack, base);

@@ -284,6 +284,8 @@ class Recorder final : public Session {
                const compat::NodePtr<torch::autograd::Node>& history) const;
   void check_backward(size_t first_node);
   at::Tensor add_tangent(const at::Tensor& like, int32_t& number);
+  void note_gradients(const std::vector<c10::IValue>& stack, size_t base);
+  bool is_followed() const;
   void note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
                   const std::vector<at::Tensor>& outputs) const;
   void note_dependences(graph::Joint& joint, size_t first_node) const;
@@ -367,6 +369,8 @@ class Recorder final : public Session {
   std::vector<WrappedGradient> wrapped_gradients_;
   std::vector<PyObject*> kept_;  // strong
   bool declined_ = false, ended_ = false, in_backward_ = false;
+  bool followed_ = true;            // so far: no operator took what requires grad while gradients were off
+  std::vector<bool> read_plainly_;  // by value: an operator of the forward took a tensor of it that requires no grad
   bool autocast_cache_was_enabled_ = false;
   at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors
   at::RecordFunctionTLS profiler_;                           // so is this: with shapes on it asks for their memory

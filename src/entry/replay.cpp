@@ -1,0 +1,130 @@
+// Cuts the forward out of a joint graph, and evaluates it.
+#include "entry/replay.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "eager/eval.h"
+#include "graph/passes.h"
+#include "ops/names.h"
+
+namespace flashover::entry {
+namespace {
+
+// Batch norm in training moves its running statistics, arguments 3 and 4, and does not compute with them.
+bool is_running_statistic(const graph::Node& n, size_t arg) {
+  if (arg != 3 && arg != 4) return false;
+  const std::string& name = n.op->on_clones ? n.op->on_clones->name : n.op->name;
+  if (!op::is_any_of(name, {op::native_batch_norm, op::_native_batch_norm_legit_functional})) return false;
+  const bool* training = std::get_if<bool>(&n.args.at(5));
+  return training != nullptr && *training;
+}
+
+}  // namespace
+
+const std::string& Replay::impossible() const {
+  prepare();
+  return impossible_;
+}
+
+bool Replay::takes(size_t i) const {
+  prepare();
+  return takes_.at(i);
+}
+
+bool Replay::depends_on(size_t i) const {
+  prepare();
+  return depends_.at(i);
+}
+
+void Replay::prepare() const {
+  std::call_once(once_, [&] { impossible_ = cut(); });
+}
+
+std::string Replay::cut() const {
+  if (!joint_.followed) return "parts of it are hidden from autograd (no_grad, detach, a torch.autograd.Function)";
+  if (!joint_.extra.empty()) return "it writes inputs, or returns parts of one memory";
+  if (!joint_.late.empty()) return "its backward reads inputs";
+  graph::Joint joint = joint_;
+  graph::Graph g =
+      graph::run_pipeline(graph::Pipeline::kCustom, graph_, {.providers = target::Providers{}, .joint = &joint});
+  std::vector<graph::Output> outputs(joint.tangents.size(), graph::Output{});
+  for (size_t i = 0; i < joint.results.size(); ++i) {
+    const int32_t tangent = joint.results[i].tangent;
+    if (tangent < 0) continue;
+    if (!g.outputs[i].owns_memory()) return "a result is memory of an input or of another result";
+    outputs.at(static_cast<size_t>(tangent)) = g.outputs[i];
+  }
+  std::vector<bool> needed(g.values.size()), taken(g.values.size());
+  for (const graph::Output& o : outputs) {
+    if (o.value == kNoValue) return "it makes tensors of a class of its own";
+    needed[o.value] = true;
+  }
+  std::vector<graph::Node> nodes;
+  for (auto n = g.nodes.rbegin(); n != g.nodes.rend(); ++n) {
+    if (std::ranges::none_of(n->outs, [&](ValueId v) { return v != kNoValue && (needed[v] || taken[v]); })) continue;
+    if (n->op->nondeterministic) return "it draws random numbers";
+    for (size_t i = 0; i < n->args.size(); ++i)
+      graph::for_each_ref(n->args[i], [&](ValueId v) { (is_running_statistic(*n, i) ? taken : needed)[v] = true; });
+    nodes.push_back(std::move(*n));
+  }
+  std::ranges::reverse(nodes);
+  for (const graph::Mutation& m : g.mutations)
+    if (needed[g.inputs[static_cast<size_t>(m.input)].value]) return "it writes an input that its results depend on";
+  for (size_t i = 0; i < g.inputs.size(); ++i) {
+    if (g.inputs[i].kind == graph::InputKind::kTangent) continue;
+    inputs_.push_back(i);
+    depends_.push_back(needed[g.inputs[i].value]);
+    takes_.push_back(depends_.back() || taken[g.inputs[i].value]);
+  }
+  g.nodes = std::move(nodes);
+  g.outputs = std::move(outputs);
+  g.mutations.clear();
+  graph_ = std::move(g);
+  return {};
+}
+
+std::vector<at::Tensor> Replay::results(const std::vector<at::Tensor>& inputs) const {
+  prepare();
+  std::vector<at::Tensor> all(graph_.inputs.size());
+  for (size_t i = 0; i < inputs_.size(); ++i) all[inputs_[i]] = inputs.at(i);
+  return aten::eval_under_autograd(graph_, all);
+}
+
+double Replay::tolerance() const {
+  double worst = 1e-6;
+  for (const graph::Value& v : graph_.values) {
+    if (v.type.dtype == DType::kF32 || v.type.dtype == DType::kC64) worst = std::max(worst, 2e-3);
+    if (v.type.dtype == DType::kF16 || v.type.dtype == DType::kBF16) worst = std::max(worst, 5e-2);
+  }
+  return worst;
+}
+
+void check_same_gradients(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& other,
+                          double tolerance) {
+  const c10::AutoGradMode not_followed(false);
+  std::vector<at::Tensor> apart;
+  bool all = true;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor &a = gradients[i], &b = other[i];
+    if (!a.defined() && !b.defined()) continue;
+    if (!a.defined() || !b.defined()) {  // nothing leads there, or what does is zero
+      apart.push_back((a.defined() ? a : b).ne(0).any());
+      continue;
+    }
+    all &= a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
+    if (!all) break;
+    if (a.numel() != 0) apart.push_back(a.sub(b).abs().max().gt(a.abs().max().mul(tolerance)));
+  }
+  for (const at::Tensor& t : apart) all = all && !t.item<bool>();
+  TORCH_CHECK(all,
+              "flashover: the gradient of a compiled function was asked for with create_graph=True, and its forward "
+              "computed again leads to another gradient than its backward: a hook or a Function of the program changed "
+              "it. Call the uncompiled function for double backward, or compile the function that asks for the "
+              "gradient, too.");
+}
+
+}  // namespace flashover::entry

@@ -1,0 +1,53 @@
+// The results of a training call once more, operator by operator under autograd, for gradients of gradients
+// (create_graph=True): a compiled backward has no derivative of its own.
+//
+//   In        the traced graph and its joint; later the call's inputs, unchanged since
+//   Out       results that lead back to the inputs as eager's do
+//   Promises  the same values, and nothing is written or drawn
+//   Declines  impossible(): a forward that autograd did not see all of (gradients were off somewhere, a Function of the
+//             program, a detached tensor), random numbers, inputs that the call wrote, results that are memory of others
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "graph/joint.h"
+
+namespace flashover::entry {
+
+class Replay {
+ public:
+  Replay(graph::Graph traced, graph::Joint joint) : graph_(std::move(traced)), joint_(std::move(joint)) {}
+
+  // Why it cannot be done; empty: it can.
+  const std::string& impossible() const;
+  // Input i of the call: whether the results are computed with it, and whether they depend on what is in it (of a norm's
+  // running statistics they do not).
+  bool takes(size_t i) const;
+  bool depends_on(size_t i) const;
+  // Those that require grad, by tangent. `inputs`: of the call; undefined where nothing reads it.
+  std::vector<at::Tensor> results(const std::vector<at::Tensor>& inputs) const;
+  // How far two ways to compute a gradient may be apart, of its largest element.
+  double tolerance() const;
+
+ private:
+  // The graph becomes the forward alone when it is first asked for: few programs ask.
+  void prepare() const;
+  std::string cut() const;  // what impossible() says
+
+  mutable std::once_flag once_;
+  mutable graph::Graph graph_;
+  mutable graph::Joint joint_;
+  mutable std::string impossible_;
+  mutable std::vector<bool> takes_, depends_;  // by input of the call
+  mutable std::vector<size_t> inputs_;         // of the graph: those that the call has
+};
+
+// Throws where `other`, gradients by a replay, are not those that the compiled backward gave.
+void check_same_gradients(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& other,
+                          double tolerance);
+
+}  // namespace flashover::entry

@@ -1,0 +1,195 @@
+"""Gradients of gradients of a compiled call (create_graph=True from outside): its forward is computed again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import flashover
+
+torch.manual_seed(0)
+
+
+def penalty(call: Callable[..., Any], m: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    y = call(x)
+    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    ((g.flatten(1).norm(dim=1) - 1).square().mean() + y.mean()).backward()
+    return [x.grad, *(p.grad for p in m.parameters() if p.grad is not None)]
+
+
+def of_parameters(call: Callable[..., Any], m: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """What nothing else keeps alive is the input here."""
+    gradients = torch.autograd.grad(call(x * 1.0).square().mean(), list(m.parameters()), create_graph=True)
+    sum(g.square().sum() for g in gradients).backward()
+    return [p.grad for p in m.parameters()]
+
+
+def third(call: Callable[..., Any], m: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    (g,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
+    (h,) = torch.autograd.grad(g.square().sum(), x, create_graph=True)
+    h.square().sum().backward()
+    return [x.grad]
+
+
+def sizes(call: Callable[..., Any], m: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    return [penalty(call, m, torch.randn(n, 8, generator=torch.Generator().manual_seed(n)))[0] for n in (4, 5, 6, 7)]
+
+
+def hessian(call: Callable[..., Any], m: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.autograd.functional.hessian(lambda x: call(x).sum(), x)]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
+
+
+class Energy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        i, j = torch.triu_indices(len(x), len(x), 1)
+        d = (x[i] - x[j]).square().sum(-1, keepdim=True).add(1e-3).sqrt()
+        h = F.silu(self.a(torch.exp(-((d - torch.linspace(0, 3, 4)) ** 2))))
+        return self.b(torch.zeros(len(x), 8).index_add(0, i, h).index_add(0, j, h).tanh())
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.a(x).tanh()
+        print(end="")
+        return self.b(y * y)
+
+
+def dense(*between: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), *between, nn.SiLU(), nn.Linear(16, 1))
+
+
+PROGRAMS: dict[str, tuple[nn.Module, Callable[..., Any]]] = {
+    "penalty": (dense(nn.Tanh()), penalty),
+    "images": (nn.Sequential(nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 2), nn.LeakyReLU(0.2), nn.Flatten()), penalty),
+    "layer norm": (dense(nn.LayerNorm(16)), penalty),
+    "batch norm": (dense(nn.BatchNorm1d(16)), penalty),
+    "attention": (Attention(), penalty),
+    "forces": (Energy(), penalty),
+    "graph break": (Broken(), penalty),
+    "parameters": (dense(), of_parameters),
+    "third": (dense(nn.Tanh()), third),
+    "sizes": (dense(nn.Tanh()), sizes),
+    "hessian": (dense(nn.Tanh()), hessian),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"backend": "eager"}], ids=str)
+def test_as_eager(name: str, options: dict[str, Any]) -> None:
+    module, use = PROGRAMS[name]
+    x = torch.randn(4, 8)
+    if name == "forces":
+        x = x[:, :3]
+    mine, eagers = copy.deepcopy(module), copy.deepcopy(module)
+    torch.testing.assert_close(use(flashover.compile(mine, **options), mine, x), use(eagers, eagers, x))
+    torch.testing.assert_close(dict(mine.named_buffers()), dict(eagers.named_buffers()))
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * 3 * ctx.saved_tensors[0] ** 2
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return -g
+
+
+def hooked(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.register_hook(lambda g: g * 3)
+    return y.square()
+
+
+def hidden(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    with torch.no_grad():
+        factor = y.sigmoid()
+    return y * factor
+
+
+REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "detach": (lambda x: (y := x * 2) * y.detach(), "hidden from autograd"),
+    "data": (lambda x: (y := x * 2) * y.data, "hidden from autograd"),
+    "no_grad": (hidden, "hidden from autograd"),
+    "Function": (lambda x: Cube.apply(x * 2), "hidden from autograd"),
+    "identity with another gradient": (lambda x: Reversed.apply(x * 2).square(), "hidden from autograd"),
+    "hook": (hooked, "hidden from autograd"),
+    "dropout": (lambda x: F.dropout(x * 2, 0.5).square(), "draws random numbers"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("value", [0.0, 1.5])
+def test_what_cannot_be_computed_again_is_an_error(name: str, value: float) -> None:
+    """At zero the first gradients of many agree by chance."""
+    program, why = REFUSED[name]
+    x = torch.full((3,), value, requires_grad=True)
+    y = flashover.compile(program, fullgraph=True)(x).sum()
+    with pytest.raises(RuntimeError, match=f"create_graph=True.*{why}"):
+        torch.autograd.grad(y, x, create_graph=True)
+    torch.autograd.grad(y, x)  # the gradient alone is there
+
+
+def test_an_input_that_the_call_wrote() -> None:
+    count, x = torch.ones(()), torch.ones(3, requires_grad=True)
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        count.add_(1)
+        return (x * count).square()
+
+    y = flashover.compile(counted)(x).sum()
+    with pytest.raises(RuntimeError, match=r"create_graph=True.*writes an input"):
+        torch.autograd.grad(y, x, create_graph=True)
+
+
+def test_an_input_that_changed_since() -> None:
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3)
+    y = flashover.compile(lambda x, w: (x * w).square())(x, w).sum()
+    w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y, x, create_graph=True)
+
+
+def test_an_input_that_nothing_keeps() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = flashover.compile(lambda x, shift: (x + shift).sin())(x, torch.ones(3)).sum()
+    with pytest.raises(RuntimeError, match=r"create_graph=True.*nothing keeps"):
+        torch.autograd.grad(y, x, create_graph=True)
