@@ -30,7 +30,7 @@ class Replay {
   bool depends_on(size_t i) const;
   // Those that require grad, by tangent. `inputs`: of the call; undefined where nothing reads it.
   std::vector<at::Tensor> results(const std::vector<at::Tensor>& inputs) const;
-  // How far two ways to compute a gradient may be apart, of its largest element.
+  // How far two ways to compute a gradient may be apart, of its largest element (or a tenth of the largest gradient).
   double tolerance() const;
 
  private:

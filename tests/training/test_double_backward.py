@@ -89,6 +89,10 @@ PROGRAMS: dict[str, tuple[nn.Module, Callable[..., Any]]] = {
     "images": (nn.Sequential(nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 2), nn.LeakyReLU(0.2), nn.Flatten()), penalty),
     "layer norm": (dense(nn.LayerNorm(16)), penalty),
     "batch norm": (dense(nn.BatchNorm1d(16)), penalty),
+    "gradients of noise": (
+        nn.Sequential(nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.LeakyReLU(0.2)),
+        penalty,
+    ),
     "attention": (Attention(), penalty),
     "forces": (Energy(), penalty),
     "graph break": (Broken(), penalty),

@@ -1,0 +1,44 @@
+"""Gradients of gradients of a compiled call on the GPU, in the autograd engine's own thread."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import flashover
+
+pytestmark = pytest.mark.gpu
+
+
+def modules() -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    return {
+        "dense": nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.SiLU(), nn.Linear(128, 1)),
+        "images": nn.Sequential(
+            nn.Unflatten(1, (4, 4, 4)), nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.LeakyReLU(0.2), nn.Flatten()
+        ),
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", ["dense", "images"])
+def test_penalty(name: str, autocast: bool, options: dict[str, str]) -> None:
+    found = []
+    for compiled in (False, True):
+        m = copy.deepcopy(modules()[name]).cuda()
+        call = flashover.compile(m, **options) if compiled else m
+        for step in range(4):
+            x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step)).cuda().requires_grad_()
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                y = call(x)
+            (g,) = torch.autograd.grad(y.float().sum(), x, create_graph=True)
+            ((g.norm(dim=1) - 1).square().mean() + y.float().mean()).backward()
+            found.append((compiled, x.grad))
+        found += [(compiled, p.grad) for p in m.parameters()]
+    tolerance = 5e-2 if autocast else 1e-3
+    for (_, eager), (_, ours) in zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True):
+        torch.testing.assert_close(ours, eager, rtol=tolerance, atol=tolerance * eager.abs().max().item())
