@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,13 @@ class Replay {
   bool depends_on(size_t i) const;
   // Those that require grad, by tangent. `inputs`: of the call; undefined where nothing reads it.
   std::vector<at::Tensor> results(const std::vector<at::Tensor>& inputs) const;
-  // How far two ways to compute a gradient may be apart, of its largest element (or a tenth of the largest gradient).
-  double tolerance() const;
+  // How far two ways to compute a gradient may be apart: `of_its_own` of its largest element, or `of_all` of the largest
+  // gradient's (some are zero but for rounding: of a bias before a norm).
+  struct Tolerance {
+    double of_its_own, of_all;
+  };
+  // None where some of it is in 16 bits: a value that rounds to the other side of a kink has another gradient.
+  std::optional<Tolerance> tolerance() const;
 
  private:
   // The graph becomes the forward alone when it is first asked for: few programs ask.
@@ -48,6 +54,6 @@ class Replay {
 
 // Throws where `other`, gradients by a replay, are not those that the compiled backward gave.
 void check_same_gradients(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& other,
-                          double tolerance);
+                          Replay::Tolerance tolerance);
 
 }  // namespace flashover::entry

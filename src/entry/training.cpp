@@ -280,9 +280,15 @@ class CompiledBackward final : public autograd::Node {
  private:
   // An input of the call, for those who keep it alive.
   struct Given {
-    explicit Given(const at::Tensor& t)
-        : impl(t.getIntrusivePtr()), version(t.defined() && !t.is_inference() ? t._version() : 0) {}
+    explicit Given(const at::Tensor& t) : impl(t.getIntrusivePtr()), memory(memory_of(t)), version(version_of(t)) {}
+    bool is_as_it_was(const at::Tensor& t) const { return memory == memory_of(t) && version == version_of(t); }
+    static const void* memory_of(const at::Tensor& t) {
+      return t.defined() && t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+    }
+    static int64_t version_of(const at::Tensor& t) { return t.defined() && !t.is_inference() ? t._version() : 0; }
+
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> impl;
+    const void* memory;  // `p.data = t` is no new version
     int64_t version;
   };
 
@@ -306,14 +312,15 @@ class CompiledBackward final : public autograd::Node {
       else
         inputs[i] = saved_input(i);
       TORCH_CHECK(inputs[i].defined(), asked, "nothing keeps its input ", i, " alive", advice);
-      TORCH_CHECK(!replay.depends_on(i) || inputs[i].is_inference() || inputs[i]._version() == inputs_[i].version,
+      TORCH_CHECK(!replay.depends_on(i) || inputs_[i].is_as_it_was(inputs[i]),
                   "one of the variables needed for gradient computation has been modified by an inplace operation: "
                   "input ",
-                  i, " of a compiled function is at version ", inputs[i]._version(), "; expected version ",
-                  inputs_[i].version, " instead.");
+                  i, " of a compiled function is at version ", Given::version_of(inputs[i]), "; expected version ",
+                  inputs_[i].version, " of the memory that it had then.");
     }
     autograd::variable_list compiled;
-    {
+    const auto tolerance = replay.tolerance();
+    if (tolerance) {
       const c10::AutoGradMode not_followed(false);
       std::lock_guard<std::mutex> lock(mutex_);
       compiled = differentiate(autograd::variable_list(tangents), true);
@@ -336,9 +343,10 @@ class CompiledBackward final : public autograd::Node {
     autograd::variable_list made =
         autograd::Engine::get_default_engine().execute(roots, given, true, true, false, leaves);
     for (size_t i = 0; i < asked_for.size(); ++i) found[asked_for[i]] = std::move(made[i]);
+    if (!tolerance) return found;
     for (size_t i = 0; i < found.size(); ++i)
       if (std::ranges::find(asked_for, i) == asked_for.end()) compiled[i].reset();
-    check_same_gradients(compiled, found, replay.tolerance());
+    check_same_gradients(compiled, found, *tolerance);
     return found;
   }
 

@@ -39,6 +39,9 @@ def test_penalty(name: str, autocast: bool, options: dict[str, str]) -> None:
             ((g.norm(dim=1) - 1).square().mean() + y.float().mean()).backward()
             found.append((compiled, x.grad))
         found += [(compiled, p.grad) for p in m.parameters()]
+    # Of a bias before a batch norm the gradient is rounding alone: they are measured by the largest.
     tolerance = 5e-2 if autocast else 1e-3
-    for (_, eager), (_, ours) in zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True):
-        torch.testing.assert_close(ours, eager, rtol=tolerance, atol=tolerance * eager.abs().max().item())
+    eager, ours = ([g for of, g in found if of is which] for which in (False, True))
+    largest = max(g.abs().max().item() for g in eager)
+    for a, b in zip(ours, eager, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * largest)

@@ -103,6 +103,18 @@ PROGRAMS: dict[str, tuple[nn.Module, Callable[..., Any]]] = {
 }
 
 
+def test_under_autocast() -> None:
+    m, x = dense(nn.LayerNorm(16)), torch.randn(4, 8, requires_grad=True)
+    found = []
+    for call in (flashover.compile(m), m):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call(x)
+        (g,) = torch.autograd.grad(y.float().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(g.square().sum(), [x, *list(m.parameters())[:-1]]))
+    for ours, eagers in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eagers, rtol=5e-2, atol=5e-2 * eagers.abs().max().item())
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"backend": "eager"}], ids=str)
 def test_as_eager(name: str, options: dict[str, Any]) -> None:
@@ -189,6 +201,14 @@ def test_an_input_that_changed_since() -> None:
     y = flashover.compile(lambda x, w: (x * w).square())(x, w).sum()
     w.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y, x, create_graph=True)
+
+
+def test_a_parameter_of_other_memory() -> None:
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    y = flashover.compile(lambda x, w: (x * w).square())(x, w).sum()
+    w.data = torch.ones(3)
+    with pytest.raises(RuntimeError, match="memory that it had then"):
         torch.autograd.grad(y, x, create_graph=True)
 
 
