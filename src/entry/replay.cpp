@@ -45,7 +45,6 @@ void Replay::prepare() const {
 }
 
 std::string Replay::cut() const {
-  if (!joint_.followed) return "parts of it are hidden from autograd (no_grad, detach, a torch.autograd.Function)";
   if (!joint_.extra.empty()) return "it writes inputs, or returns parts of one memory";
   if (!joint_.late.empty()) return "its backward reads inputs";
   graph::Joint joint = joint_;
@@ -106,23 +105,20 @@ std::optional<Replay::Tolerance> Replay::tolerance() const {
 void check_same_gradients(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& other,
                           Replay::Tolerance tolerance) {
   const c10::AutoGradMode not_followed(false);
-  const auto size_of = [](const at::Tensor& t) { return t.abs().max().to(at::kDouble); };
-  std::vector<at::Tensor> errors, scales;
+  const auto size_of = [](const at::Tensor& t) { return t.abs().max().to(at::kDouble).item<double>(); };
+  std::vector<std::pair<double, double>> found;  // error, scale
+  double largest = 0;
   bool all = true;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor &a = gradients[i], &b = other[i];
     if (!a.defined() && !b.defined()) continue;
-    const at::Tensor& one = a.defined() ? a : b;  // the other may be undefined where nothing but zeros come
-    if (a.defined() && b.defined()) all = all && a.sizes() == b.sizes();  // (the engine converts types)
+    const bool both = a.defined() && b.defined();
+    const at::Tensor& one = a.defined() ? a : b;    // the other may be undefined where nothing but zeros come
+    if (both) all = all && a.sizes() == b.sizes();  // (the engine converts types)
     if (!all || one.numel() == 0) continue;
-    errors.push_back(size_of(a.defined() && b.defined() ? a.sub(b) : one));
-    scales.push_back(size_of(one));
-  }
-  double largest = 0;
-  std::vector<std::pair<double, double>> found;
-  for (size_t i = 0; i < errors.size(); ++i) {
-    found.emplace_back(errors[i].item<double>(), scales[i].item<double>());
-    largest = std::max(largest, found.back().second);
+    const double scale = size_of(one);
+    found.emplace_back(both ? size_of(a.sub(b)) : scale, scale);
+    largest = std::max(largest, scale);
   }
   for (const auto& [error, scale] : found)
     all = all && !(error > std::max(tolerance.of_its_own * scale, tolerance.of_all * largest));

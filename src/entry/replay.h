@@ -1,11 +1,11 @@
 // The results of a training call once more, operator by operator under autograd, for gradients of gradients
 // (create_graph=True): a compiled backward has no derivative of its own.
 //
-//   In        the traced graph and its joint; later the call's inputs, unchanged since
+//   In        the traced graph and its joint, of a forward that autograd followed (graph::Joint::followed); later the
+//             call's inputs, unchanged since
 //   Out       results that lead back to the inputs as eager's do
 //   Promises  the same values, and nothing is written or drawn
-//   Declines  impossible(): a forward that autograd did not see all of (gradients were off somewhere, a Function of the
-//             program, a detached tensor), random numbers, inputs that the call wrote, results that are memory of others
+//   Declines  impossible(): random numbers, inputs that the call wrote, results that are memory of others
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -238,8 +238,7 @@ class CompiledBackward final : public autograd::Node {
 
   void save(const at::Tensor* inputs, size_t count, const std::vector<at::Tensor>& results,
             const std::vector<at::Tensor>& made) {
-    inputs_.reserve(count);
-    for (size_t i = 0; i < count; ++i) inputs_.emplace_back(inputs[i]);
+    if (state_->replay) inputs_ = std::vector<Given>(inputs, inputs + count);
     for (const PartitionSignature::BackwardInput& in : state_->signature.backward_inputs) {
       spots_.emplace_back();
       switch (in.kind) {
@@ -294,13 +293,14 @@ class CompiledBackward final : public autograd::Node {
 
   // Gradients that have gradients (create_graph=True): those of the forward computed again, in eager.
   autograd::variable_list differentiably(autograd::variable_list&& tangents) {
-    const Replay& replay = *state_->replay;
     const std::string_view asked =
         "flashover: the gradient of a compiled function was asked for with create_graph=True, and its forward cannot "
-        "be "
-        "computed again for it: ";
+        "be computed again for it: ";
     const std::string_view advice =
         ". Call the uncompiled function for double backward, or compile the function that asks for the gradient, too.";
+    TORCH_CHECK(state_->replay, asked,
+                "parts of it are hidden from autograd (no_grad, detach, a torch.autograd.Function)", advice);
+    const Replay& replay = *state_->replay;
     TORCH_CHECK(replay.impossible().empty(), asked, replay.impossible(), advice);
     TORCH_CHECK(!are_batched(tangents), asked, "it is asked for by vmap", advice);
     std::vector<at::Tensor> inputs(inputs_.size());
@@ -327,7 +327,7 @@ class CompiledBackward final : public autograd::Node {
     }
     const std::vector<at::Tensor> results = replay.results(inputs);
     autograd::edge_list roots, leaves;
-    autograd::variable_list given, found(num_outputs());
+    autograd::variable_list given, expected, found(num_outputs());
     for (size_t t = 0; t < results.size(); ++t) {
       if (!tangents[t].defined() || !results[t].requires_grad()) continue;
       roots.push_back(autograd::impl::gradient_edge(results[t]));
@@ -338,15 +338,13 @@ class CompiledBackward final : public autograd::Node {
       if (!next_edge(i).is_valid() || !task_should_compute_output(i)) continue;
       leaves.push_back(next_edge(i));
       asked_for.push_back(i);
+      if (tolerance) expected.push_back(compiled[i]);
     }
     if (roots.empty() || leaves.empty()) return found;
-    autograd::variable_list made =
+    const autograd::variable_list made =
         autograd::Engine::get_default_engine().execute(roots, given, true, true, false, leaves);
-    for (size_t i = 0; i < asked_for.size(); ++i) found[asked_for[i]] = std::move(made[i]);
-    if (!tolerance) return found;
-    for (size_t i = 0; i < found.size(); ++i)
-      if (std::ranges::find(asked_for, i) == asked_for.end()) compiled[i].reset();
-    check_same_gradients(compiled, found, *tolerance);
+    if (tolerance) check_same_gradients(expected, made, *tolerance);
+    for (size_t i = 0; i < asked_for.size(); ++i) found[asked_for[i]] = made[i];
     return found;
   }
 

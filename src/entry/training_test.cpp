@@ -56,11 +56,6 @@ Tensors gradients_of(const at::Tensor& result, const Tensors& inputs, const at::
   return torch::autograd::grad({result}, inputs, {tangent}, retain, create, allow_unused);
 }
 
-// A program that gradients of gradients cannot be had of.
-std::shared_ptr<const Replay> unfollowed() {
-  return std::make_shared<const Replay>(graph::Graph(graph::kNewProgram), graph::Joint());
-}
-
 // x, w -> x * w. The backward reads both as they were.
 struct Product {
   int backwards = 0;
@@ -81,7 +76,7 @@ struct Product {
       out = {at::mul(in[0], in[2]), at::mul(in[0], in[1])};
     };
     runner = make_training_runner(p, {two_floats(), two_floats()}, {two_floats(), two_floats(), two_floats()}, forward,
-                                  backward ? backward : gradients, nullptr, {0, 0}, unfollowed());
+                                  backward ? backward : gradients, nullptr, {0, 0}, nullptr);
   }
   at::Tensor run() {
     const at::Tensor inputs[] = {x, w};
@@ -179,7 +174,7 @@ struct Pair {
       return Variant{[left](Tensors&& in, Tensors& out) { out = {at::mul(in[0], left + 2)}; }, {left}, {left}};
     };
     runner = make_training_runner(p, {two_floats(), two_floats()}, {two_floats(), two_floats()}, twice_and_thrice,
-                                  whole, specializes ? specialize : Specialize(), {0, 0}, unfollowed());
+                                  whole, specializes ? specialize : Specialize(), {0, 0}, nullptr);
   }
   Tensors run() {
     const at::Tensor inputs[] = {x, y};
@@ -213,7 +208,7 @@ TEST(Training, AResultThatNothingDifferentiatesIsNoPartOfIt) {
   p.results = {result(0, false)};
   const auto runner = make_training_runner(
       p, {two_floats()}, {}, [](Tensors&& in, Tensors& out) { out = {in[0].detach().clone()}; }, nullptr, nullptr, {0},
-      unfollowed());
+      nullptr);
   const at::Tensor x = leaf(1, 2);
   Tensors out;
   runner->run(&x, 1, out);

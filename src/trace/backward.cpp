@@ -192,6 +192,23 @@ bool calls_program(const autograd::Node& of) {
          !node.tensor_pre_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
+// Whether hooks or Functions of the program have a say in the gradients of these results.
+bool lead_through_program(const std::vector<at::Tensor>& results) {
+  std::vector<const autograd::Node*> waiting;
+  std::unordered_set<const autograd::Node*> seen;
+  const auto add = [&](const autograd::Node* node) {
+    if (node != nullptr && seen.insert(node).second) waiting.push_back(node);
+  };
+  for (const at::Tensor& t : results) add(t.grad_fn().get());
+  while (!waiting.empty()) {
+    const autograd::Node& node = *waiting.back();
+    waiting.pop_back();
+    if (calls_program(node)) return true;
+    for (const autograd::Edge& e : node.next_edges()) add(e.function.get());
+  }
+  return false;
+}
+
 // A leaf that the program made and let go takes its gradient with it, so the backward of this graph has no part for it.
 // Declines where hooks or Functions of the program would have run on the way there.
 void check_ways_to_other_leaves(const autograd::edge_list& roots, const autograd::edge_list& inputs) {
@@ -591,25 +608,6 @@ void check_classes(const graph::Joint& joint, const std::vector<WrappedResult>& 
 
 }  // namespace
 
-// Where Python has a say in the gradients: hooks, Functions of the program.
-bool leads_through_python(const std::vector<at::Tensor>& outputs) {
-  std::vector<autograd::Node*> todo;
-  std::unordered_set<autograd::Node*> seen;
-  const auto add = [&](autograd::Node* node) {
-    if (node != nullptr && seen.insert(node).second) todo.push_back(node);
-  };
-  for (const at::Tensor& t : outputs) add(t.grad_fn().get());
-  while (!todo.empty()) {
-    autograd::Node& node = *todo.back();
-    todo.pop_back();
-    if (python_function(&node) != nullptr || !node.pre_hooks().empty() || !node.post_hooks().empty() ||
-        !node.tensor_pre_hooks().empty())
-      return true;
-    for (const autograd::Edge& e : node.next_edges()) add(e.function.get());
-  }
-  return false;
-}
-
 // Before the backward is recorded. What an operator makes of values that require grad does so, too.
 bool Recorder::is_followed() const {
   std::vector<bool> requires_grad(graph_.values.size());
@@ -642,7 +640,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects, std::
   std::vector<at::Tensor> outputs;
   for (PyObject* o : objects) outputs.push_back(THPVariable_Unpack(o));
   outputs.insert(outputs.end(), extra_.begin(), extra_.end());
-  joint.followed = is_followed() && !leads_through_python(outputs);
+  joint.followed = is_followed() && !lead_through_program(outputs);
   describe_results(joint, outputs, objects.size());
   check_wrapped(wrapped, outputs);
   const std::vector<size_t> roots = find_roots(joint, outputs, objects.size());
