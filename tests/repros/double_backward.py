@@ -1,4 +1,3 @@
-# open: docs/limits.md
 """Gradients of gradients go through a compiled function."""
 
 import torch
