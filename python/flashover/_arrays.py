@@ -71,7 +71,10 @@ class Array:
     _flashover_root: Array | None  # what it is a view of
     _flashover_state: _State
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        if isinstance(self._flashover_shadow, np.generic):
+            _stop("the hash of a scalar of numpy")
+        return hash(self._flashover_shadow)  # raises
 
     @property
     def __class__(self) -> type:  # what isinstance() asks
@@ -566,6 +569,7 @@ _COMPARE = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
+_SEQUENCES = (list, tuple, str, bytes, bytearray)
 _UNARY = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
 
 
@@ -585,6 +589,8 @@ def _power(a: Any, b: Any) -> Any:
 def _define_operators() -> None:
     def binary(f: np.ufunc, swap: bool, power: bool) -> Callable[[Array, Any], Any]:
         def method(self: Array, other: Any) -> Any:
+            if f is np.multiply and type(other) in _SEQUENCES and isinstance(self._flashover_shadow, np.generic):
+                _stop("a sequence is repeated by a scalar of numpy")
             a, b = (other, self) if swap else (self, other)
             a, b = _operand(a), _operand(b)
             return _power(a, b) if power else _ufunc(f, (a, b), {})
@@ -611,7 +617,6 @@ def _define_operators() -> None:
         setattr(Array, f"__{name}__", binary(f, False, False))
     for name, f in _UNARY.items():
         setattr(Array, f"__{name}__", unary(f))
-    Array.__hash__ = None
 
     def stops(name: str) -> Callable[..., NoReturn]:
         def method(self: Array, *args: Any, **kwargs: Any) -> NoReturn:

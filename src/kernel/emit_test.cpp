@@ -426,13 +426,20 @@ TEST(Emit, ScatterAddsInOrder) {
 
 TEST(Emit, ExactKernelsApproximateNothing) {
   const std::string head = "kernel {\n p0 = f32[64] read\n p1 = f32[64] write\n outer i0.64\n vector outer\n";
-  const std::string body =
-      " cost 1\n stage {\n v0 = load f32 p0[i0.64]\n v1 = tanh f32 v0\n v2 = const f32 1\n v3 = add f32 v1 v2\n"
-      " v4 = store p1[i0.64] v3\n }\n}\n";
+  const auto stage = [](const std::string& rest) {
+    return " cost 1\n stage {\n v0 = load f32 p0[i0.64]\n v1 = tanh f32 v0\n v2 = const f32 1\n v3 = add f32 v1 v2\n" +
+           rest + " }\n}\n";
+  };
+  const std::string body = stage(" v4 = mul f32 v0 v3\n v5 = store p1[i0.64] v4\n");
   const auto code = [](const std::string& text) { return emit(loops::parse(text), {Isa::kAvx2}).body; };
   EXPECT_NE(code(head + body).find("v_tanh_fast"), std::string::npos);
   EXPECT_EQ(code(head + " exact\n" + body).find("v_tanh_fast"), std::string::npos);
   EXPECT_NE(loops::identity(loops::parse(head + body)), loops::identity(loops::parse(head + " exact\n" + body)));
+  const std::string halved = " v4 = const f32 0.5\n v5 = mul f32 v3 v4\n";
+  EXPECT_NE(code(head + stage(halved + " v6 = mul f32 v5 v0\n v7 = store p1[i0.64] v6\n")).find("v_tanh_fast"),
+            std::string::npos);
+  for (const char* tail : {" v6 = store p1[i0.64] v5\n", " v6 = log f32 v5\n v7 = store p1[i0.64] v6\n"})
+    EXPECT_EQ(code(head + stage(halved + tail)).find("v_tanh_fast"), std::string::npos) << "the last bits count";
 }
 
 TEST(Emit, RunsOnTheThreadsThatThereAre) {

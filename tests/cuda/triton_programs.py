@@ -57,8 +57,10 @@ add(
 )
 add(
     "signed zeros",  # told apart by what they divide
-    lambda a: [1 / z for z in (-a, a / -2.0, a * -1.0, torch.full_like(a, -0.0), a + -0.0)]
-    + [1 / torch.tanh(a), 1 / torch.expm1(a), 1 / torch.erf(a.half()), a / -0.0],
+    lambda a: (
+        [1 / z for z in (-a, a / -2.0, a * -1.0, torch.full_like(a, -0.0), a + -0.0)]
+        + [1 / torch.tanh(a), 1 / torch.expm1(a), 1 / torch.erf(a.half()), a / -0.0]
+    ),
     torch.tensor([0.0, -0.0, 1.0, -2.0]),
 )
 add("digamma below 0", torch.digamma, torch.tensor([-1e-30, -1e-3, -0.25, -0.9999999, -1.0000001, -7.75]))

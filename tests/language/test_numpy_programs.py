@@ -526,3 +526,42 @@ def test_a_function_of_numpy_as_an_argument() -> None:
         np.testing.assert_array_equal(compiled(function, a), f(function, a))
     sizes = flashover.compile(lambda function, n: function((n, 3)))
     assert [sizes(function, 4) for function in (np.prod, np.sum, np.max)] == [12, 7, 4]
+
+
+def test_types_of_tensors_called_with_arrays() -> None:
+    def shares(a: np.ndarray, own: bool) -> Any:
+        given = np.arange(3, dtype=np.float32) if own else a
+        made = torch.Tensor(given)
+        made.add_(1)
+        return made, given
+
+    agrees(lambda a: torch.Tensor(a) * 2, array(3, dtype=np.int64))
+    agrees(
+        lambda a: torch.Tensor(np.concatenate([2 * np.arange(2) + i for i in range(2)])).long() * torch.Tensor(a[:1]),
+        array(3),
+    )
+    agrees(lambda a: (torch.LongTensor(a), torch.FloatTensor(a), torch.BoolTensor(a > 0)), array(2, 3, dtype=np.int32))
+    for own in (True, False):
+        agrees(lambda a, own=own: shares(a, own), array(3))
+    agrees(lambda a: torch.Tensor(a[0].sum()), array(2, 3), whole=False)  # without dimensions: a number or a size
+
+
+def test_c_code_that_refuses_what_stands_for_an_array_is_not_heard() -> None:
+    def caught(run: Callable[[], Any]) -> Any:
+        try:
+            return run()
+        except (TypeError, RuntimeError) as e:
+            return type(e)
+
+    def f(a: np.ndarray) -> Any:
+        return [
+            caught(lambda: hash(a[1])),
+            caught(lambda: hash(a)),
+            caught(lambda: {a[1]: 1}),
+            caught(lambda: [0] * a[1]),
+            caught(lambda: [0] * a),
+            caught(lambda: torch.Tensor([a, a])),
+        ]
+
+    agrees(f, lambda k: np.arange(3) + k + 1, whole=False)
+    agrees(lambda n: f(np.arange(n)), lambda k: 3, whole=False)

@@ -91,6 +91,10 @@ void check_errors(SourceTracker& recorder) {
 
 bool is_made_array(PyObject* o) { return array_type != nullptr && Py_TYPE(o) == array_type; }
 
+bool names_made_array(const char* words) {
+  return array_type != nullptr && std::string_view(words).find("Array") != std::string_view::npos;
+}
+
 bool is_code_of_arrays(PyCodeObject* code) {
   if (!file_of(code).ends_with("/flashover/_arrays.py")) return false;
   if (array_type == nullptr) arrays_attribute("Array");

@@ -5,6 +5,7 @@
 
 #include "frame/fetched_error.h"
 #include "frame/interpret/calls.h"
+#include "frame/interpret/made_tensor.h"
 #include "frame/interpret/native.h"
 
 namespace flashover::frame {
@@ -285,15 +286,18 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
 
 void Interpreter::stop_if_declined() {
   if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
-  if (plain || PyErr_Occurred() == nullptr || !PyErr_ExceptionMatches(PyExc_RuntimeError)) return;
-  // A kernel looked for the memory of a trace tensor (trace/tensor.cpp). The program must not see that: it might handle
-  // it.
+  if (plain || PyErr_Occurred() == nullptr) return;
+  // Two errors are not the program's, which might handle them: a kernel looked for the memory of a trace tensor
+  // (trace/tensor.cpp), and C code refused the class that stands for an array of numpy.
+  const bool runtime = PyErr_ExceptionMatches(PyExc_RuntimeError);
+  if (!runtime && PyErr_Occurred() != PyExc_TypeError) return;
   static constexpr const char* kDataAccess = "flashover: the data of a tensor was asked for";
   FetchedError error;
   Ref text = Ref::steal(error.value != nullptr ? PyObject_Str(error.value) : nullptr);
   const char* words = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-  if (words != nullptr && std::strncmp(words, kDataAccess, std::strlen(kDataAccess)) == 0)
+  if (words != nullptr && runtime && std::strncmp(words, kDataAccess, std::strlen(kDataAccess)) == 0)
     throw Declined("data-dependent: a kernel reads the data of a traced tensor");
+  if (words != nullptr && names_made_array(words)) throw Declined("C code is given an array of numpy");
   PyErr_Clear();
   error.restore();
 }
@@ -326,6 +330,10 @@ PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t 
     const KnownTypes& k = known_types();
     const bool tensor = k.tensor != nullptr && PyType_IsSubtype(t, k.tensor);
     if (n == nullptr && !tensor) unknown_call(type);
+    if (tensor && session != nullptr) {
+      PyObject* made = call_tensor_type(*this, type, args, nargs, kwnames);
+      if (made != nullptr || PyErr_Occurred() != nullptr) return made;
+    }
     // Python's code is followed, and these make an empty container, whatever they are given.
     const bool makes_empty = init != nullptr && PyFunction_Check(init) && base != nullptr &&
                              t->tp_new == base->tp_new &&

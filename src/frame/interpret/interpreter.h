@@ -328,6 +328,7 @@ class Interpreter {
 };
 
 bool is_made_array(PyObject* o);
+bool names_made_array(const char* words);  // the text of an error, that of C code which was given one
 bool is_code_of_arrays(PyCodeObject* code);
 PyObject* origin_of_array(PyObject* array);
 Ref type_of_array(PyObject* array);

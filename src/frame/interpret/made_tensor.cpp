@@ -200,14 +200,43 @@ PyObject* call_tensor_of_tensors(Interpreter& in, PyObject* f, PyObject* const* 
   return nargs == 1 && is_list(args[0]) ? make_of_elements(in, f, args, kwnames, true) : nullptr;
 }
 
+namespace {
+
+bool is_array_with_dims(Interpreter& in, PyObject* o) {
+  if (!is_made_array(o) && !in.is_traced_array(o)) return false;
+  static PyObject* const name = PyUnicode_InternFromString("ndim");
+  Ref dims = Ref::steal(in.get_attr(o, name));
+  return dims && PyLong_AsLong(dims.get()) > 0;
+}
+
+// torch.Tensor(array) of the default dtype: a view where the array has it.
+PyObject* tensor_of_array(Interpreter& in, PyObject* array, PyObject* dtype, PyObject* device) {
+  Ref make = Ref::borrow(of_module("torch", "as_tensor")), names = Ref::steal(Py_BuildValue("(ss)", "dtype", "device"));
+  PyObject* given[] = {nullptr, array, dtype, device};
+  return make && names ? in.call(make.get(), given + 1, 1, names.get()) : nullptr;
+}
+
+}  // namespace
+
 PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
-  if (std::strcmp(Py_TYPE(f)->tp_name, "torch.tensortype") != 0 || kwnames != nullptr || nargs != 1) return nullptr;
-  if (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])) return nullptr;
+  const bool of_one_dtype = std::strcmp(Py_TYPE(f)->tp_name, "torch.tensortype") == 0;
+  if ((!of_one_dtype && f != of_module("torch", "Tensor")) || kwnames != nullptr || nargs != 1) return nullptr;
+  const bool array = is_array_with_dims(in, args[0]);
+  if (!array && in.holds_array(args[0])) throw Declined("an array of numpy is given to a type of tensors");
+  if (!of_one_dtype) {
+    if (!array) return nullptr;
+    static PyObject* const cpu = PyUnicode_InternFromString("cpu");
+    PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+    Ref dtype = Ref::steal(PyObject_CallMethod(torch, "get_default_dtype", nullptr));
+    return dtype ? tensor_of_array(in, args[0], dtype.get(), cpu) : nullptr;
+  }
+  if (!array && !PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])) return nullptr;
   Ref make = Ref::borrow(of_module("torch", "tensor"));
   Ref dtype = Ref::steal(PyObject_GetAttrString(f, "dtype")), cuda = Ref::steal(PyObject_GetAttrString(f, "is_cuda"));
   Ref device = Ref::steal(PyUnicode_FromString(cuda.get() == Py_True ? "cuda" : "cpu"));
   Ref names = Ref::steal(Py_BuildValue("(ss)", "dtype", "device"));
   if (!make || !dtype || !cuda || !device || !names) return nullptr;
+  if (array) return tensor_of_array(in, args[0], dtype.get(), device.get());
   PyObject* given[] = {nullptr, args[0], dtype.get(), device.get()};
   return in.call(make.get(), given + 1, 1, names.get());
 }

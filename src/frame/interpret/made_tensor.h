@@ -6,8 +6,8 @@ namespace flashover::frame {
 
 // torch.tensor(number) and torch.as_tensor(number), also of lists of them.
 PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames);
-// torch.LongTensor([1, 2]) and its like: torch.tensor of their dtype on their device. (Sizes make a tensor that nobody
-// has written; they stay torch's own.)
+// torch.LongTensor([1, 2]) and its like: torch.tensor of their dtype on their device; these and torch.Tensor of an array
+// of numpy: torch.as_tensor. (Sizes make a tensor that nobody has written; they stay torch's own.)
 PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
 // tensor.new_tensor(data): torch.tensor(data) of its dtype on its device. (Torch's own wants to know the backend's
 // key.)

@@ -19,27 +19,44 @@ using loops::Op;
 
 bool reads(const Instr& user, Id i) { return std::find(user.args.begin(), user.args.end(), i) != user.args.end(); }
 
-// A 1 that is added. (A converted one that stands further down has no value yet.)
-bool is_one(const Scope& s, Id i) {
-  if (s.values[i].literal && s.values[i].number == 1) return true;
+// The float that value i is in every call. (A converted one that stands further down has no value yet.)
+std::optional<double> constant_float(const Scope& s, Id i) {
   const Instr& in = s.stage->body[i];
+  if (s.values[i].literal && is_floating(in.dtype)) return s.values[i].number;
   const Instr& c = in.op == Op::k_convert ? s.stage->body[in.args[0]] : in;
-  return c.op == Op::k_const && is_floating(c.dtype) && c.number == 1;
+  return c.op == Op::k_const && is_floating(c.dtype) ? std::optional(c.number) : std::nullopt;
 }
 
-// Inside 1 + tanh(x) and 1 + erf(x) (gelu), and where the result is rounded to 16 bits at once, 5 ulp are as good.
+Id operand_beside(const Instr& in, Id i) { return in.args[in.args[0] == i ? 1 : 0]; }
+
+// Only the absolute error of value i counts: it is multiplied by what varies or added to it (gelu and its gradient), at
+// once or after constant factors. A distribution's logarithm of 1 + erf(x) wants the last bits of the tail.
+bool is_factor_or_term(const Scope& s, Id i) {
+  for (Id u = 0; u < static_cast<Id>(s.stage->body.size()); ++u) {
+    const Instr& user = s.stage->body[u];
+    if (!reads(user, i)) continue;
+    if (user.op != Op::k_mul && user.op != Op::k_add) return false;
+    if (!constant_float(s, operand_beside(user, i))) continue;
+    if (user.op == Op::k_add || !is_factor_or_term(s, u)) return false;
+  }
+  return true;
+}
+
+// Inside x (1 + tanh(y)) and x (1 + erf(y)) (gelu), and where the result is rounded to 16 bits at once, 5 ulp are as
+// good.
 bool may_be_fast(const Emission& e, const Scope& s, Id i) {
   const Instr& in = s.stage->body[i];
   if (e.k.exact || (in.op != Op::k_tanh && in.op != Op::k_erf) || e.facts.lanes.width == 1 || in.dtype != DType::kF32)
     return false;
   if (!s.values[in.args[0]].varying) return false;
   bool used = false;
-  for (const Instr& user : s.stage->body) {
+  for (Id u = 0; u < static_cast<Id>(s.stage->body.size()); ++u) {
+    const Instr& user = s.stage->body[u];
     if (!reads(user, i)) continue;
     used = true;
     if (user.op == Op::k_round_to) continue;
     if (user.op == Op::k_store && is_reduced(e.k.params[user.slot].dtype)) continue;
-    if (user.op == Op::k_add && is_one(s, user.args[user.args[0] == i ? 1 : 0])) continue;
+    if (user.op == Op::k_add && constant_float(s, operand_beside(user, i)) == 1 && is_factor_or_term(s, u)) continue;
     return false;
   }
   return used;

@@ -227,7 +227,7 @@ inline VF v_tanh_fast(VF x) {
   q = v_fma(q, s, splat(2.26843463243900e-03f));
   q = v_fma(q, s, splat(4.89352518554385e-03f));
   // exactly 1 at the end: gelu multiplies what is left of 1 + tanh(x) by x
-  return v_abs(x) > 7.9f ? v_copysign(splat(1.f), x) : c * p * v_recip(q);
+  return v_abs(x) > 7.9f ? v_copysign(splat(1.f), x) : v_min2(splat(1.f), v_max2(splat(-1.f), c * p * v_recip(q)));
 }
 )"},
     {"v_erf", kAny, R"(
@@ -250,7 +250,7 @@ inline VF v_erf(VF x) {
   return v_copysign(t == 4.f ? splat(1.f) : y, x);
 }
 )"},
-    // erf as a quotient of polynomials, for 1 + erf(x)
+    // erf as a quotient of polynomials, for 1 + erf(x). It stays within [-1, 1]: what follows may take a root.
     {"v_erf_fast", kAny, R"(
 inline VF v_erf_fast(VF x) {
   VF c = v_min2(splat(4.f), v_max2(splat(-4.f), x)), s = c * c;
@@ -266,7 +266,7 @@ inline VF v_erf_fast(VF x) {
   q = v_fma(q, s, splat(-1.68282697438203e-03f));
   q = v_fma(q, s, splat(-7.37332916720468e-03f));
   q = v_fma(q, s, splat(-1.42647390514189e-02f));
-  return c * p * v_recip(q);
+  return v_min2(splat(1.f), v_max2(splat(-1.f), c * p * v_recip(q)));
 }
 )"},
     // sin and cos share the reduction to [-pi/4, pi/4] with pi/4 as a sum of three floats, good to |x| = 1e5; beyond, libm lane by lane.
