@@ -120,10 +120,11 @@ class SizesFound {
 
 class Evaluator {
  public:
-  Evaluator(const graph::Graph& g, std::vector<std::string>* mismatches)
+  Evaluator(const graph::Graph& g, std::vector<std::string>* mismatches, Cuts* cuts = nullptr)
       : own_(has_symbols(g) ? std::optional(g) : std::nullopt),
         g_(own_ ? *own_ : g),
         mismatches_(mismatches),
+        cuts_(cuts),
         env_(g.values.size()) {
     if (own_) sizes_.emplace(*own_);
     traced_ = g.mutations.empty();
@@ -142,6 +143,7 @@ class Evaluator {
     }
     if (sizes_) sizes_->put();
     for (const graph::Node& n : g_.nodes) node(n);
+    for (const auto& [v, t] : cut_off_) env_[v] = t;
     return traced_ ? traced_outputs() : functional_outputs(inputs);
   }
 
@@ -172,8 +174,18 @@ class Evaluator {
       if (n.op->data_sized) check_found(n, n.outs[i], results[i]);
       if (sizes_) sizes_->look(n.outs[i], results[i]);
       if (mismatches_ && results[i].defined()) compare(n, n.outs[i], results[i]);
+      if (cuts_) cut(n.outs[i]);
     }
     if (sizes_) sizes_->put();
+  }
+
+  void cut(ValueId v) {
+    cuts_->leaves.resize(cuts_->values.size());
+    const auto at = std::ranges::find(cuts_->values, v);
+    if (at == cuts_->values.end() || !env_[v]->requires_grad()) return;
+    cut_off_.emplace_back(v, *env_[v]);
+    env_[v] = env_[v]->detach().requires_grad_();
+    cuts_->leaves[static_cast<size_t>(at - cuts_->values.begin())] = *env_[v];
   }
 
   // Where the program said which number it is (torch._check), that stands in the place of the size's symbol.
@@ -238,6 +250,8 @@ class Evaluator {
   std::optional<SizesFound> sizes_;
   const graph::Graph& g_;
   std::vector<std::string>* mismatches_;
+  Cuts* cuts_;
+  std::vector<std::pair<ValueId, at::Tensor>> cut_off_;  // what outputs see
   bool traced_ = false;
   std::vector<std::optional<at::Tensor>> env_;
 };
@@ -284,10 +298,10 @@ std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::
   return Evaluator(g, mismatches).run(inputs);
 }
 
-std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::vector<at::Tensor>& inputs) {
+std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::vector<at::Tensor>& inputs, Cuts* cuts) {
   c10::AutoGradMode followed(true);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return Evaluator(g, nullptr).run(inputs);
+  return Evaluator(g, nullptr, cuts).run(inputs);
 }
 
 }  // namespace flashover::aten

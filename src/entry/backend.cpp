@@ -509,7 +509,7 @@ Memory memory_of(const std::vector<run::InputAddress>& inputs, VersionSteps step
 
 std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request, compile::Report& report) {
   std::vector<TensorType> types;  // of the backward's inputs
-  auto replay = request.joint.followed ? std::make_shared<const Replay>(graph, request.joint) : nullptr;
+  auto replay = std::make_shared<const Replay>(graph, request.joint);
   if (request.backend == "eager" || request.custom) {
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     graph::Joint joint = request.joint;

@@ -25,6 +25,15 @@ bool is_running_statistic(const graph::Node& n, size_t arg) {
 
 }  // namespace
 
+Replay::Replay(graph::Graph traced, graph::Joint joint)
+    : follows_(joint.tangents.size()),
+      graph_(joint.followed ? std::move(traced) : graph::Graph(graph::kNewProgram)),
+      joint_(std::move(joint)) {
+  for (const graph::Joint::Result& r : joint_.results)
+    for (int32_t i : r.follows)
+      follows_.at(static_cast<size_t>(r.tangent)).push_back(static_cast<size_t>(joint_.results.at(i).tangent));
+}
+
 const std::string& Replay::impossible() const {
   prepare();
   return impossible_;
@@ -45,6 +54,7 @@ void Replay::prepare() const {
 }
 
 std::string Replay::cut() const {
+  if (!joint_.followed) return "parts of it are hidden from autograd (no_grad, detach, a torch.autograd.Function)";
   if (!joint_.extra.empty()) return "it writes inputs, or returns parts of one memory";
   if (!joint_.late.empty()) return "its backward reads inputs";
   graph::Joint joint = joint_;
@@ -86,11 +96,27 @@ std::string Replay::cut() const {
   return {};
 }
 
-std::vector<at::Tensor> Replay::results(const std::vector<at::Tensor>& inputs) const {
+std::vector<at::Tensor> Replay::all_inputs(const std::vector<at::Tensor>& of_call) const {
   prepare();
   std::vector<at::Tensor> all(graph_.inputs.size());
-  for (size_t i = 0; i < inputs_.size(); ++i) all[inputs_[i]] = inputs.at(i);
-  return aten::eval_under_autograd(graph_, all);
+  for (size_t i = 0; i < inputs_.size(); ++i) all[inputs_[i]] = of_call.at(i);
+  return all;
+}
+
+std::vector<at::Tensor> Replay::results(const std::vector<at::Tensor>& inputs) const {
+  return aten::eval_under_autograd(graph_, all_inputs(inputs));
+}
+
+Replay::Apart Replay::results_apart(const std::vector<at::Tensor>& inputs) const {
+  const std::vector<at::Tensor> all = all_inputs(inputs);
+  std::vector<bool> passed(follows_.size());
+  for (const std::vector<size_t>& of : follows_)
+    for (size_t t : of) passed[t] = true;
+  aten::Cuts cuts;
+  for (size_t t = 0; t < passed.size(); ++t) cuts.values.push_back(passed[t] ? graph_.outputs[t].value : kNoValue);
+  cuts.leaves.resize(passed.size());
+  std::vector<at::Tensor> results = aten::eval_under_autograd(graph_, all, &cuts);
+  return {std::move(results), std::move(cuts.leaves)};
 }
 
 std::optional<Replay::Tolerance> Replay::tolerance() const {

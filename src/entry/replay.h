@@ -1,11 +1,11 @@
-// The results of a training call once more, operator by operator under autograd, for gradients of gradients
-// (create_graph=True): a compiled backward has no derivative of its own.
+// The results of a training call once more, operator by operator under autograd, for what a compiled backward has not:
+// gradients of gradients (create_graph=True), and gradients of one result by another.
 //
-//   In        the traced graph and its joint, of a forward that autograd followed (graph::Joint::followed); later the
-//             call's inputs, unchanged since
-//   Out       results that lead back to the inputs as eager's do
+//   In        the traced graph and its joint; later the call's inputs, unchanged since
+//   Out       results that lead back to the inputs, and to each other, as eager's do
 //   Promises  the same values, and nothing is written or drawn
-//   Declines  impossible(): random numbers, inputs that the call wrote, results that are memory of others
+//   Declines  impossible(): a forward that is partly hidden from autograd (graph::Joint::followed), random numbers,
+//             inputs that the call wrote, results that are memory of others
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -21,8 +21,11 @@ namespace flashover::entry {
 
 class Replay {
  public:
-  Replay(graph::Graph traced, graph::Joint joint) : graph_(std::move(traced)), joint_(std::move(joint)) {}
+  Replay(graph::Graph traced, graph::Joint joint);
 
+  bool is_followed() const { return joint_.followed; }
+  // Of each tangent: those of the results that its gradient passes (graph::Joint::Result::follows).
+  const std::vector<std::vector<size_t>>& follows() const { return follows_; }
   // Why it cannot be done; empty: it can.
   const std::string& impossible() const;
   // Input i of the call: whether the results are computed with it, and whether they depend on what is in it (of a norm's
@@ -31,6 +34,12 @@ class Replay {
   bool depends_on(size_t i) const;
   // Those that require grad, by tangent. `inputs`: of the call; undefined where nothing reads it.
   std::vector<at::Tensor> results(const std::vector<at::Tensor>& inputs) const;
+  // The same, but results lead no further back than to those before them.
+  struct Apart {
+    std::vector<at::Tensor> results;  // by tangent
+    std::vector<at::Tensor> leaves;   // by tangent: what others are computed with instead of the result; or undefined
+  };
+  Apart results_apart(const std::vector<at::Tensor>& inputs) const;
   // How far two ways to compute a gradient may be apart: `of_its_own` of its largest element, or `of_all` of the largest
   // gradient's (some are zero but for rounding: of a bias before a norm).
   struct Tolerance {
@@ -43,7 +52,9 @@ class Replay {
   // The graph becomes the forward alone when it is first asked for: few programs ask.
   void prepare() const;
   std::string cut() const;  // what impossible() says
+  std::vector<at::Tensor> all_inputs(const std::vector<at::Tensor>& of_call) const;
 
+  std::vector<std::vector<size_t>> follows_;
   mutable std::once_flag once_;
   mutable graph::Graph graph_;
   mutable graph::Joint joint_;

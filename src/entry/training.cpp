@@ -23,6 +23,7 @@
 #include <mutex>
 #include <new>
 #include <queue>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "compat/autograd.h"
@@ -230,6 +231,9 @@ struct TrainingState {
   throw error;
 }
 
+class CompiledBackward;
+bool is_result_node(const autograd::Node& node, const CompiledBackward& call);
+
 class CompiledBackward final : public autograd::Node {
  public:
   CompiledBackward(std::shared_ptr<const TrainingState> state, std::shared_ptr<const Layouts> layouts)
@@ -238,7 +242,7 @@ class CompiledBackward final : public autograd::Node {
 
   void save(const at::Tensor* inputs, size_t count, const std::vector<at::Tensor>& results,
             const std::vector<at::Tensor>& made) {
-    if (state_->replay) inputs_ = std::vector<Given>(inputs, inputs + count);
+    if (state_->replay->is_followed()) inputs_ = std::vector<Given>(inputs, inputs + count);
     for (const PartitionSignature::BackwardInput& in : state_->signature.backward_inputs) {
       spots_.emplace_back();
       switch (in.kind) {
@@ -262,9 +266,16 @@ class CompiledBackward final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& tangents) override {
     try {
-      if (c10::GradMode::is_enabled()) return differentiably(std::move(tangents));
-      std::lock_guard<std::mutex> lock(mutex_);
-      return differentiate(std::move(tangents), autograd::get_current_graph_task_keep_graph());
+      autograd::variable_list of_results = take_apart(tangents);
+      autograd::variable_list gradients = whole(std::move(tangents));
+      if (of_results.empty()) return gradients;
+      of_results = apart(of_results);
+      for (size_t i = 0; i < gradients.size(); ++i)
+        if (!gradients[i].defined())
+          gradients[i] = std::move(of_results[i]);
+        else if (of_results[i].defined())
+          gradients[i] = gradients[i].add(of_results[i]);
+      return gradients;
     } catch (const std::bad_alloc&) {
       throw_memory_error();
     }
@@ -276,7 +287,45 @@ class CompiledBackward final : public autograd::Node {
     forget();
   }
 
+  // What the gradient of a result gives to the results that it passes (Replay::follows), which are asked for in the
+  // backward that runs now. This node takes it as that of the result alone then.
+  autograd::variable_list gradients_of_results(size_t tangent, const at::Tensor& gradient) {
+    const Replay::Apart replayed = results_apart(inputs_again(kOfResults));
+    autograd::edge_list leaves;
+    std::vector<size_t> tangents;
+    for (size_t t = 0; t < replayed.leaves.size(); ++t) {
+      if (!replayed.leaves[t].defined()) continue;
+      leaves.push_back(autograd::impl::gradient_edge(replayed.leaves[t]));
+      tangents.push_back(t);
+    }
+    const std::vector<size_t>& passed = state_->replay->follows()[tangent];
+    autograd::variable_list found(passed.size()), made(leaves.size());
+    if (replayed.results[tangent].requires_grad())
+      made = autograd::Engine::get_default_engine().execute({autograd::impl::gradient_edge(replayed.results[tangent])},
+                                                            {gradient}, true, false, false, leaves);
+    for (size_t i = 0; i < made.size(); ++i) {
+      const auto at = std::ranges::find(passed, tangents[i]);
+      TORCH_CHECK(made[i].defined() == (at != passed.end()), kOfResults, "results ", tangents[i], " and ", tangent,
+                  " cannot be told apart", kUncompiled);
+      if (at != passed.end()) found[static_cast<size_t>(at - passed.begin())] = std::move(made[i]);
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    apart_in_.resize(replayed.results.size(), -1);
+    apart_in_[tangent] = autograd::get_current_graph_task_id();
+    return found;
+  }
+
+  // Why gradients of results cannot be told; empty: they can.
+  const std::string& impossible() const { return state_->replay->impossible(); }
+
+  static constexpr const char* kOfResults =
+      "flashover: the gradient of a result of a compiled function is asked for (a hook, retain_grad or autograd.grad) "
+      "through another result of it, for which its forward must be computed again: ";
+
  private:
+  static constexpr const char* kUncompiled =
+      ". Call the uncompiled function there, or compile the function that asks for the gradient, too.";
+
   // An input of the call, for those who keep it alive.
   struct Given {
     explicit Given(const at::Tensor& t) : impl(t.getIntrusivePtr()), memory(memory_of(t)), version(version_of(t)) {}
@@ -291,18 +340,96 @@ class CompiledBackward final : public autograd::Node {
     int64_t version;
   };
 
+  Replay::Apart results_apart(const std::vector<at::Tensor>& inputs) const {
+    TORCH_CHECK(!c10::GradMode::is_enabled(), kOfResults, "create_graph=True is not taken with it", kUncompiled);
+    return state_->replay->results_apart(inputs);
+  }
+
+  autograd::variable_list whole(autograd::variable_list&& tangents) {
+    if (std::ranges::none_of(tangents, [](const at::Tensor& t) { return t.defined(); }))
+      return autograd::variable_list(num_outputs());
+    if (c10::GradMode::is_enabled()) return differentiably(std::move(tangents));
+    std::lock_guard<std::mutex> lock(mutex_);
+    return differentiate(std::move(tangents), autograd::get_current_graph_task_keep_graph());
+  }
+
+  // Takes those of results alone out of `tangents`; empty: there are none.
+  autograd::variable_list take_apart(autograd::variable_list& tangents) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    autograd::variable_list out;
+    for (size_t t = 0; t < apart_in_.size(); ++t) {
+      if (apart_in_[t] != autograd::get_current_graph_task_id()) continue;
+      out.resize(tangents.size());
+      out[t] = std::move(tangents[t]);
+      tangents[t].reset();
+    }
+    return out;
+  }
+
+  autograd::variable_list apart(const autograd::variable_list& tangents) {
+    const std::vector<at::Tensor> inputs = inputs_again(kOfResults);
+    return through(results_apart(inputs).results, inputs, tangents, false).gradients;
+  }
+
   // Gradients that have gradients (create_graph=True): those of the forward computed again, in eager.
   autograd::variable_list differentiably(autograd::variable_list&& tangents) {
-    const std::string_view asked =
-        "flashover: the gradient of a compiled function was asked for with create_graph=True, and its forward cannot "
-        "be computed again for it: ";
-    const std::string_view advice =
-        ". Call the uncompiled function for double backward, or compile the function that asks for the gradient, too.";
-    TORCH_CHECK(state_->replay, asked,
-                "parts of it are hidden from autograd (no_grad, detach, a torch.autograd.Function)", advice);
+    const char* asked =
+        "flashover: the gradient of a compiled function was asked for with create_graph=True, and its forward must be "
+        "computed again for it: ";
+    TORCH_CHECK(!are_batched(tangents), asked, "it is asked for by vmap", kUncompiled);
+    const std::vector<at::Tensor> inputs = inputs_again(asked);
+    autograd::variable_list compiled;
+    const auto tolerance = state_->replay->tolerance();
+    if (tolerance) {
+      const c10::AutoGradMode not_followed(false);
+      std::lock_guard<std::mutex> lock(mutex_);
+      compiled = differentiate(autograd::variable_list(tangents), true);
+    }
+    Differentiated found = through(state_->replay->results(inputs), inputs, tangents, true);
+    if (tolerance) {
+      autograd::variable_list expected, made;
+      for (size_t i : found.asked_for) {
+        expected.push_back(compiled[i]);
+        made.push_back(found.gradients[i]);
+      }
+      check_same_gradients(expected, made, *tolerance);
+    }
+    return std::move(found.gradients);
+  }
+
+  struct Differentiated {
+    autograd::variable_list gradients;
+    std::vector<size_t> asked_for;
+  };
+  // The engine over results of a replay of `inputs`.
+  Differentiated through(const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& inputs,
+                         const autograd::variable_list& tangents, bool create_graph) {
+    autograd::edge_list roots, leaves;
+    autograd::variable_list given;
+    Differentiated found{autograd::variable_list(num_outputs()), {}};
+    for (size_t t = 0; t < results.size(); ++t) {
+      if (!tangents[t].defined() || !results[t].requires_grad()) continue;
+      roots.push_back(autograd::impl::gradient_edge(results[t]));
+      given.push_back(tangents[t]);
+    }
+    for (size_t i = 0; i < num_outputs(); ++i) {
+      const at::Tensor& input = inputs[static_cast<size_t>(state_->signature.gradients[i].input)];
+      if (!next_edge(i).is_valid() || !task_should_compute_output(i) || !input.defined()) continue;
+      leaves.push_back(autograd::impl::gradient_edge(input));
+      found.asked_for.push_back(i);
+    }
+    if (roots.empty() || leaves.empty()) return found;
+    autograd::variable_list made =
+        autograd::Engine::get_default_engine().execute(roots, given, true, create_graph, false, leaves);
+    for (size_t k = 0; k < made.size(); ++k) found.gradients[found.asked_for[k]] = std::move(made[k]);
+    return found;
+  }
+
+  // The call's inputs, unchanged since, for a replay: those that require grad under an alias, which has none of their
+  // hooks (the engine calls these with what this node returns).
+  std::vector<at::Tensor> inputs_again(const char* asked) {
     const Replay& replay = *state_->replay;
-    TORCH_CHECK(replay.impossible().empty(), asked, replay.impossible(), advice);
-    TORCH_CHECK(!are_batched(tangents), asked, "it is asked for by vmap", advice);
+    TORCH_CHECK(replay.impossible().empty(), asked, replay.impossible(), kUncompiled);
     std::vector<at::Tensor> inputs(inputs_.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!replay.takes(i)) continue;
@@ -311,41 +438,17 @@ class CompiledBackward final : public autograd::Node {
         inputs[i] = at::Tensor(std::move(alive));
       else
         inputs[i] = saved_input(i);
-      TORCH_CHECK(inputs[i].defined(), asked, "nothing keeps its input ", i, " alive", advice);
+      TORCH_CHECK(inputs[i].defined(), asked, "nothing keeps its input ", i, " alive", kUncompiled);
       TORCH_CHECK(!replay.depends_on(i) || inputs_[i].is_as_it_was(inputs[i]),
                   "one of the variables needed for gradient computation has been modified by an inplace operation: "
                   "input ",
                   i, " of a compiled function is at version ", Given::version_of(inputs[i]), "; expected version ",
                   inputs_[i].version, " of the memory that it had then.");
+      if (!inputs[i].requires_grad()) continue;
+      const c10::AutoGradMode followed(true);
+      inputs[i] = inputs[i].view_as(inputs[i]);
     }
-    autograd::variable_list compiled;
-    const auto tolerance = replay.tolerance();
-    if (tolerance) {
-      const c10::AutoGradMode not_followed(false);
-      std::lock_guard<std::mutex> lock(mutex_);
-      compiled = differentiate(autograd::variable_list(tangents), true);
-    }
-    const std::vector<at::Tensor> results = replay.results(inputs);
-    autograd::edge_list roots, leaves;
-    autograd::variable_list given, expected, found(num_outputs());
-    for (size_t t = 0; t < results.size(); ++t) {
-      if (!tangents[t].defined() || !results[t].requires_grad()) continue;
-      roots.push_back(autograd::impl::gradient_edge(results[t]));
-      given.push_back(tangents[t]);
-    }
-    std::vector<size_t> asked_for;
-    for (size_t i = 0; i < num_outputs(); ++i) {
-      if (!next_edge(i).is_valid() || !task_should_compute_output(i)) continue;
-      leaves.push_back(next_edge(i));
-      asked_for.push_back(i);
-      if (tolerance) expected.push_back(compiled[i]);
-    }
-    if (roots.empty() || leaves.empty()) return found;
-    const autograd::variable_list made =
-        autograd::Engine::get_default_engine().execute(roots, given, true, true, false, leaves);
-    if (tolerance) check_same_gradients(expected, made, *tolerance);
-    for (size_t i = 0; i < asked_for.size(); ++i) found[asked_for[i]] = made[i];
-    return found;
+    return inputs;
   }
 
   // The backward has it; undefined: it has not.
@@ -444,7 +547,9 @@ class CompiledBackward final : public autograd::Node {
   }
 
   bool is_mine(const at::Tensor& t) const {
-    return t.requires_grad() && autograd::impl::gradient_edge(t).function.get() == this;
+    if (!t.requires_grad()) return false;
+    const autograd::Node* node = autograd::impl::gradient_edge(t).function.get();
+    return node == this || is_result_node(*node, *this);
   }
 
   // The tangent as the backward was compiled for it.
@@ -475,8 +580,73 @@ class CompiledBackward final : public autograd::Node {
   std::vector<Given> inputs_;  // of the call
   bool partial_ = false;       // other results may have a backward of their own later
   std::vector<bool> spent_;    // tangents that came and will not come again
+  std::vector<int> apart_in_;  // by tangent: the last graph task in which it was its result's alone
   std::mutex mutex_;
 };
+
+// Of a result that others follow from, or that follows from others. It leads to the call's node, and to the nodes of the
+// results that its gradient passes: hooks, retain_grad and autograd.grad see theirs as in eager. Where nobody looks, the
+// call's node takes all of it at once.
+class CompiledResultBackward final : public autograd::Node {
+ public:
+  CompiledResultBackward(compat::NodePtr<CompiledBackward> call, size_t tangent) : tangent_(tangent) {
+    add_next_edge(autograd::Edge(std::move(call), static_cast<uint32_t>(tangent)));
+  }
+  std::string name() const override { return "CompiledBackward"; }
+
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    autograd::variable_list out(num_outputs());
+    if (gradients[0].defined() && passed_are_watched()) {
+      autograd::variable_list passed = call().gradients_of_results(tangent_, gradients[0]);
+      std::ranges::move(passed, out.begin() + 1);
+    }
+    out[0] = std::move(gradients[0]);
+    return out;
+  }
+
+ private:
+  CompiledBackward& call() const { return static_cast<CompiledBackward&>(*next_edge(0).function); }
+
+  // Who looks at the gradient of a result in the backward that runs now.
+  enum class Watch : uint8_t { kNobody, kHook, kGradient };
+
+  // A hook need not read the gradient (those of sharded training do not).
+  bool passed_are_watched() const {
+    Watch watch = Watch::kNobody;
+    std::vector<const CompiledResultBackward*> left{this};
+    std::unordered_set<const autograd::Node*> seen;
+    while (!left.empty()) {
+      const CompiledResultBackward& node = *left.back();
+      left.pop_back();
+      for (uint32_t i = 1; i < node.num_outputs(); ++i) {
+        const auto* passed = static_cast<const CompiledResultBackward*>(node.next_edge(i).function.get());
+        if (!seen.insert(passed).second) continue;
+        watch = std::max(watch, passed->watch());
+        left.push_back(passed);
+      }
+    }
+    if (watch != Watch::kHook || call().impossible().empty()) return watch != Watch::kNobody;
+    TORCH_WARN_ONCE(CompiledBackward::kOfResults, call().impossible(),
+                    ". The hook sees the gradient that comes from elsewhere.");
+    return false;
+  }
+
+  Watch watch() const {
+    auto& node = const_cast<CompiledResultBackward&>(*this);  // its hooks have no other way
+    if (const auto* tasks = autograd::get_current_graph_task_exec_info(); tasks != nullptr)
+      if (const auto info = tasks->find(&node); info != tasks->end() && info->second.captures_) return Watch::kGradient;
+    if (!node.retains_grad_hooks().empty()) return Watch::kGradient;
+    const bool hooks = !node.tensor_pre_hooks().empty() || !node.pre_hooks().empty() || !node.post_hooks().empty();
+    return hooks ? Watch::kHook : Watch::kNobody;
+  }
+
+  size_t tangent_;
+};
+
+bool is_result_node(const autograd::Node& node, const CompiledBackward& call) {
+  const auto* result = dynamic_cast<const CompiledResultBackward*>(&node);
+  return result != nullptr && result->next_edge(0).function.get() == &call;
+}
 
 class Trained final : public Runner {
  public:
@@ -514,11 +684,14 @@ class Trained final : public Runner {
         edges.push_back(autograd::impl::gradient_edge(inputs[g.input]));
       node->set_next_edges(std::move(edges));
     }
+    const std::vector<compat::NodePtr<CompiledResultBackward>> result_nodes = nodes_of_results(node);
     for (size_t i = 0; i < p.results.size(); ++i)  // in order of tangents
       if (const PartitionSignature::Result& r = p.results[i]; r.tangent >= 0) {
         outputs[i] = r.kind == Output::Kind::kInputAlias ? given_back(inputs[r.index], r, layouts->results[i])
                                                          : made[p.results[memory_of(i)].index];
-        autograd::set_history(outputs[i], node);
+        const auto& own = result_nodes[static_cast<size_t>(r.tangent)];
+        if (own) node->add_input_metadata(outputs[i]);
+        autograd::set_history(outputs[i], own ? compat::NodePtr<autograd::Node>(own) : node);
       }
     // Inputs that the program wrote under autograd: so they are now, before views of them are made.
     const size_t visible = p.results.size() - p.extra.size();
@@ -541,6 +714,22 @@ class Trained final : public Runner {
   }
 
  private:
+  // By tangent; null where no other result follows from it, nor it from others.
+  std::vector<compat::NodePtr<CompiledResultBackward>> nodes_of_results(
+      const compat::NodePtr<CompiledBackward>& call) const {
+    const std::vector<std::vector<size_t>>& follows = state_->replay->follows();
+    std::vector<compat::NodePtr<CompiledResultBackward>> nodes(state_->signature.tangents());
+    const auto need = [&](size_t t) {
+      if (!nodes[t]) nodes[t] = compat::make_node<CompiledResultBackward>(call, t);
+    };
+    for (size_t t = 0; t < follows.size(); ++t)
+      for (size_t passed : follows[t]) {
+        need(t);
+        need(passed);
+        nodes[t]->add_next_edge(autograd::Edge(nodes[passed], 0));
+      }
+    return nodes;
+  }
   // One copy, where the program may have written several times.
   void write(int32_t number, const at::Tensor& input, const at::Tensor& content) const {
     input.copy_(content);
@@ -608,7 +797,8 @@ std::unique_ptr<Runner> make_training_runner(PartitionSignature signature, const
   m->backward = std::move(backward);
   m->specialize = std::move(specialize);
   m->version_steps = std::move(version_steps);
-  m->replay = std::move(replay);
+  m->replay =
+      replay ? std::move(replay) : std::make_shared<const Replay>(graph::Graph(graph::kNewProgram), graph::Joint{});
   return std::make_unique<Trained>(std::move(m));
 }
 

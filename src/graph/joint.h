@@ -17,6 +17,8 @@ struct Joint {
     int32_t view_of_input = -1;   // requires grad as a view of that input: autograd follows it by itself
     bool one_of_several = false;  // a view that chunk, split or unbind made: autograd forbids to write it
     bool saved = false;  // eager's backward keeps this very memory: writing it after the call is an error there
+    // Results, by number, that its gradient passes on the way to the inputs, none behind another.
+    std::vector<int32_t> follows;
   };
   bool present = false;
   std::vector<Result> results;  // the call's, then `extra.size()` more that the caller does not see

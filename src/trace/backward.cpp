@@ -16,6 +16,7 @@
 #include <optional>
 #include <string_view>
 #include <typeinfo>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -307,6 +308,31 @@ void number_by_results(graph::Joint& joint, std::vector<size_t>& root_of) {
   }
 }
 
+// graph::Joint::Result::follows. edges: of the results `roots`, then others.
+void note_following(graph::Joint& joint, const autograd::edge_list& edges, const std::vector<size_t>& roots) {
+  if (roots.size() < 2) return;
+  std::unordered_map<autograd::Edge, int32_t> results;
+  for (size_t k = 0; k < roots.size(); ++k) results.emplace(edges[k], static_cast<int32_t>(roots[k]));
+  for (size_t k = 0; k < roots.size(); ++k) {
+    std::vector<int32_t>& out = joint.results[roots[k]].follows;
+    std::unordered_set<const autograd::Node*> seen;
+    std::vector<const autograd::Node*> left{edges[k].function.get()};
+    while (!left.empty()) {
+      const autograd::Node* node = left.back();
+      left.pop_back();
+      if (!seen.insert(node).second) continue;
+      for (const autograd::Edge& e : node->next_edges()) {
+        if (!e.is_valid()) continue;
+        const auto result = results.find(e);
+        if (result == results.end())
+          left.push_back(e.function.get());
+        else if (std::ranges::find(out, result->second) == out.end())
+          out.push_back(result->second);
+      }
+    }
+  }
+}
+
 // Eager runs a checkpoint twice: what it wrote, beyond memory of its own, was written twice.
 void check_checkpoints(const graph::Graph& g) {
   std::vector<int32_t> made_in;  // by storage
@@ -513,6 +539,7 @@ void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& ou
     root_of.push_back(edges.size());
     edges.push_back(autograd::impl::gradient_edge(outputs[i]));
   }
+  note_following(joint, edges, roots);
   for (WrappedResult& w : wrapped) {
     add_wrapped_tangents(joint, w, outputs);
     tangents.push_back(THPVariable_Unpack(w.tangent));
