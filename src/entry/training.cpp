@@ -655,6 +655,10 @@ class Trained final : public Runner {
     root_of_.assign(p.results.size(), -1);
     for (size_t i = 0; i < p.results.size(); ++i)
       if (p.results[i].tangent >= 0) root_of_[memory_of(i)] = static_cast<int32_t>(i);
+    const std::vector<std::vector<size_t>>& follows = state_->replay->follows();
+    std::vector<bool> seen(follows.size());
+    for (size_t t = 0; t < follows.size(); ++t)
+      if (!follows[t].empty()) order_result(t, seen);
   }
 
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
@@ -717,18 +721,19 @@ class Trained final : public Runner {
   // By tangent; null where no other result follows from it, nor it from others.
   std::vector<compat::NodePtr<CompiledResultBackward>> nodes_of_results(
       const compat::NodePtr<CompiledBackward>& call) const {
-    const std::vector<std::vector<size_t>>& follows = state_->replay->follows();
     std::vector<compat::NodePtr<CompiledResultBackward>> nodes(state_->signature.tangents());
-    const auto need = [&](size_t t) {
-      if (!nodes[t]) nodes[t] = compat::make_node<CompiledResultBackward>(call, t);
-    };
-    for (size_t t = 0; t < follows.size(); ++t)
-      for (size_t passed : follows[t]) {
-        need(t);
-        need(passed);
-        nodes[t]->add_next_edge(autograd::Edge(nodes[passed], 0));
-      }
+    for (size_t t : results_with_nodes_) {
+      nodes[t] = compat::make_node<CompiledResultBackward>(call, t);
+      for (size_t passed : state_->replay->follows()[t]) nodes[t]->add_next_edge(autograd::Edge(nodes[passed], 0));
+    }
     return nodes;
+  }
+  // Puts t and what it follows from behind each other in results_with_nodes_, which autograd wants made in this order.
+  void order_result(size_t t, std::vector<bool>& seen) {
+    if (seen[t]) return;
+    seen[t] = true;
+    for (size_t passed : state_->replay->follows()[t]) order_result(passed, seen);
+    results_with_nodes_.push_back(t);
   }
   // One copy, where the program may have written several times.
   void write(int32_t number, const at::Tensor& input, const at::Tensor& content) const {
@@ -761,7 +766,8 @@ class Trained final : public Runner {
   }
 
   std::shared_ptr<const TrainingState> state_;
-  std::vector<int32_t> root_of_;  // by result that owns memory: the result that leads into the backward
+  std::vector<int32_t> root_of_;            // by result that owns memory: the result that leads into the backward
+  std::vector<size_t> results_with_nodes_;  // tangents: each behind those that it follows from
 };
 
 }  // namespace

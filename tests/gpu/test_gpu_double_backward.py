@@ -45,3 +45,37 @@ def test_penalty(name: str, autocast: bool, options: dict[str, str]) -> None:
     largest = max(g.abs().max().item() for g in eager)
     for a, b in zip(ours, eager, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}], ids=str)
+def test_gradients_of_results(options: dict[str, str]) -> None:
+    """Of features that the call hands out beside what follows from them: a hook, retain_grad, autograd.grad."""
+
+    class Features(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 5)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            features = self.body(x).relu()
+            return features, self.head(features.mean((2, 3)))
+
+    torch.manual_seed(0)
+    plain = Features().double().cuda()
+    fast = copy.deepcopy(plain)
+    found = []
+    for m, call in ((plain, plain), (fast, flashover.compile(fast, **options))):
+        for step in range(4):
+            x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(step)).double().cuda()
+            features, y = call(x)
+            if step % 2:
+                features.retain_grad()
+                features.register_hook(lambda g: g * 2)
+            y[:, 1].sum().backward(retain_graph=True)
+            found += [features.grad, *torch.autograd.grad(y.sum(), features)]
+        found += [p.grad for p in m.parameters()]
+    half = len(found) // 2
+    for a, b in zip(found[half:], found[:half], strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            torch.testing.assert_close(a, b)
