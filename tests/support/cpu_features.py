@@ -14,6 +14,9 @@ HAS = {
     torch.bfloat16: not _C.missing_feature("avx512 avx512_bf16 amx_bf16"),
 }
 
+# What this process may use, be it all that the machine has or what FLASHOVER_ISA leaves of it.
+LEVEL = next((level for level in ("avx512", "avx2") if not _C.missing_feature(level)), "scalar")
+
 PROBED = re.compile(r"(?<=\t4)( [01]){8}(?= \d\.\d)")  # as run/probe.h writes it; the last one is split_f32
 
 
