@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 import torch
+from interpreters import python
 
 import flashover
 
@@ -42,5 +41,5 @@ assert torch.equal(einops.rearrange(x, "b c h -> (b c) h"), x.flatten(0, 1))
 assert torch.equal(fast(x), x.flatten(1) * 2)
 print(fast.stats().versions)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = python("-c", code)
     assert done.stdout.strip() == "1", done.stdout + done.stderr

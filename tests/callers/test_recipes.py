@@ -2,11 +2,10 @@
 installed its test says so."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from interpreters import python
 
 RECIPES = {
     "trainer": ("transformers", "accelerate"),
@@ -27,5 +26,5 @@ def test_recipe(name: str) -> None:
         if importlib.util.find_spec(needs) is None:
             pytest.skip(f"{needs} is not installed")
     program = Path(__file__).parent / "recipes" / f"{name}.py"
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=170, check=False)
+    done = python(program, timeout=170)
     assert done.returncode == 0, done.stderr[-4000:]

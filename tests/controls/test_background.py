@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from interpreters import python
 
 import flashover
 from flashover import _C, exc
@@ -174,9 +175,7 @@ def test_many_threads() -> None:
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, timeout=100
-    )
+    return python("-c", code, env=os.environ | env, timeout=100)
 
 
 START = """

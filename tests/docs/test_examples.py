@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from interpreters import python
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(p.stem for p in (ROOT / "examples").glob("*.py"))
@@ -22,10 +21,7 @@ def test_an_example(name: str, tmp_path: Path) -> None:
     if name == "generate_text":
         pytest.importorskip("transformers")
     env = os.environ | {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / f"{name}.py"],
-        cwd=tmp_path, env=env, capture_output=True, text=True, timeout=150,
-    )  # fmt: skip
+    done = python(ROOT / "examples" / f"{name}.py", cwd=tmp_path, env=env)
     assert done.returncode == 0 and done.stdout, done.stderr[-3000:]
 
 

@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from interpreters import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "user" / "first-hour.md").read_text()
@@ -65,7 +65,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         name, _, value = words.pop(0).partition("=")
         own[name] = value
     if words[0] == "python":
-        words[0] = sys.executable
+        return python(*words[1:], cwd=folder, env=os.environ | own)
     return subprocess.run(words, cwd=folder, env=os.environ | own, capture_output=True, text=True, timeout=160)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from interpreters import python
 
 PROGRAM = """
 import json, resource, signal, sys, warnings
@@ -40,10 +39,7 @@ print(json.dumps({"error": error, "warnings": said, "kernels": flashover.compile
 def run(tmp_path: Path, options: dict[str, object] | None = None, **env: str | None) -> dict[str, object]:
     wanted = os.environ | {"FLASHOVER_CACHE_DIR": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"} | env
     environment = {name: value for name, value in wanted.items() if value is not None}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(options or {})],
-        env=environment, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    done = python("-c", PROGRAM, json.dumps(options or {}), env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

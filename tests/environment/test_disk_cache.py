@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from interpreters import python
 
 from flashover import _C
 
@@ -304,10 +305,9 @@ def test_environment_chooses_the_directory(tmp_path: Path) -> None:
         full = {k: v for k, v in os.environ.items() if k not in ("FLASHOVER_CACHE_DIR", "XDG_CACHE_HOME", "HOME")}
         full["PYTHONPATH"] = os.pathsep.join(sys.path)
         code = "from flashover import _C; print(_C._process_cache().directory)"
-        out = subprocess.run(
-            [sys.executable, "-c", code], env={**full, **env}, capture_output=True, text=True, check=True
-        )
-        return out.stdout.strip()
+        done = python("-c", code, env={**full, **env})
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
     assert directory(FLASHOVER_CACHE_DIR="/x/y", HOME="/h") == "/x/y"
     assert directory(FLASHOVER_CACHE_DIR="", HOME="/h") == ""

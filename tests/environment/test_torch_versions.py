@@ -1,10 +1,8 @@
 """The core is built for one torch: beside another one it says so instead of running."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from interpreters import python
 
 from flashover import _C, _versions
 
@@ -28,6 +26,6 @@ def test_the_core_that_runs_fits() -> None:
 
 def test_import_beside_another_torch_fails() -> None:
     program = f"import torch; torch.__version__ = {ANOTHER!r}; import flashover"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ran = python("-c", program)
     assert ran.returncode == 1 and "ImportError: flashover's core is built for torch" in ran.stderr, ran.stderr
     assert f"this is torch {ANOTHER}" in ran.stderr

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fault_programs import EDITING_COMPILER
+from interpreters import python
 
 import flashover
 from flashover import _crosscheck, exc
@@ -142,8 +143,7 @@ def line_of(text: str) -> int:
 def run_script(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "repro.py"
     file.write_text(text)
-    env = os.environ | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run([sys.executable, file], env=env, capture_output=True, text=True, timeout=100)
+    return python(file, env=os.environ | {"PYTHONPATH": str(PACKAGE)})
 
 
 @pytest.mark.parametrize("operator", FAULTS)

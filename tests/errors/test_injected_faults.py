@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import fault_programs
 import pytest
+from interpreters import python
 
 import flashover
 
@@ -22,9 +22,9 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(command: list[str], folder: Path, fault: Any, site: Any) -> subprocess.CompletedProcess[str]:
+def run(command: list[object], folder: Path, fault: Any, site: Any) -> subprocess.CompletedProcess[str]:
     env = os.environ | fault_programs.environment(folder, fault, site) | {"PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
+    return python(*command, env=env, timeout=280)
 
 
 OPERATORS = [("leaky_relu", "mul"), ("addmm", "baddbmm")]  # kernels, calls of libraries
@@ -44,7 +44,7 @@ def test_crosscheck_names_the_line(kind: str, operators: tuple[str, ...], tmp_pa
     site = random.Random(0).choice(program.of(*operators))
     fault = next(f for f in fault_programs.FAULTS if f.kind == "wrong" and site.operator in f.operators)
     (tmp_path / "program.py").write_text(program.text)
-    done = run([sys.executable, str(tmp_path / "program.py")], tmp_path, fault, site)
+    done = run([tmp_path / "program.py"], tmp_path, fault, site)
     assert done.returncode != 0 and f"program.py:{site.line} in self" in done.stderr, done.stderr[-2000:]
 
 
@@ -52,7 +52,7 @@ def test_crosscheck_names_the_line(kind: str, operators: tuple[str, ...], tmp_pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_crosscheck_finds_nothing_in_sound_programs(kind: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program_of(kind).text)
-    sound = run([sys.executable, str(tmp_path / "program.py")], tmp_path, None, None)
+    sound = run([tmp_path / "program.py"], tmp_path, None, None)
     assert sound.returncode == 0 and sound.stdout == "went through\n", sound.stderr[-2000:]
 
 
@@ -63,10 +63,10 @@ def test_the_minifier_finds_a_crash_in_training_over_symbols(tmp_path: Path) -> 
     site = random.Random(1).choice(program.of(*fault.operators))
     (tmp_path / "program.py").write_text(program.text)
     output = tmp_path / "repro.py"
-    command = [sys.executable, "-m", "flashover", "minify", "-o", str(output), str(tmp_path / "program.py")]
+    command = ["-m", "flashover", "minify", "-o", output, tmp_path / "program.py"]
     done = run(command, tmp_path, fault, site)
     assert done.returncode == 0 and f"program.py:{site.line} in self" in done.stdout, done.stderr[-2000:]
     text = output.read_text()
     assert text.count("torch.ops.aten.") <= 10 and "dynamic=True" in text
-    assert run([sys.executable, str(output)], tmp_path, fault, site).returncode < 0
-    assert run([sys.executable, str(output)], tmp_path / "sound", None, None).returncode == 0
+    assert run([output], tmp_path, fault, site).returncode < 0
+    assert run([output], tmp_path / "sound", None, None).returncode == 0

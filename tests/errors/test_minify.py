@@ -6,13 +6,13 @@ from __future__ import annotations
 import operator
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from faulty_compiler import ASINH, CRASHES, ENDLESS, NOT_COMPILED, WRONG, environment
+from interpreters import python
 from torch import fx
 
 from flashover import _graph_file, _reduce, _repro
@@ -52,14 +52,12 @@ def minify(
     script.write_text(program)
     own = environment(tmp_path, fault) if compiler else {"FLASHOVER_CACHE_DIR": str(tmp_path / "cache")}
     env = os.environ | own
-    command = [sys.executable, "-m", "flashover", "minify", "-o", str(tmp_path / "repro.py"), *arguments, str(script)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    return python("-m", "flashover", "minify", "-o", tmp_path / "repro.py", *arguments, script, env=env, timeout=300)
 
 
 def run_repro(tmp_path: Path, fault: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | environment(tmp_path, fault) | {"FLASHOVER_CACHE_DIR": ""}
-    command = [sys.executable, str(tmp_path / "repro.py")]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    return python(tmp_path / "repro.py", env=env, timeout=100)
 
 
 HUNDRED = THOUSAND.replace("range(200)", "range(30)").replace("i == 117", "i == 17")

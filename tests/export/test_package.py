@@ -6,14 +6,13 @@ import os
 import random
 import stat
 import struct
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
+from interpreters import python
 from small_models import MODELS, PartlyPrepared
 from torch.export import Dim
 
@@ -205,9 +204,7 @@ torch._fused_sgd_([w], [torch.ones_like(w)], [], weight_decay=0.0, momentum=0.0,
                   maximize=False, is_first_step=True)
 torch.testing.assert_close(net(x), before - 256, rtol=1e-4, atol=1e-3)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", source, str(tmp_path / "p.flash")], capture_output=True, text=True, timeout=100
-    )
+    done = python("-c", source, tmp_path / "p.flash")
     assert done.returncode == 0, done.stderr
 
 
@@ -346,7 +343,7 @@ LOWER_LEVELS = ["scalar"] if _C.missing_feature("avx512") else ["avx2", "scalar"
 def _run_limited(level, source, **environment):
     """In a process that may use no more of the processor than `level`."""
     limited = {**os.environ, **LIBRARY_LEVELS[level], "FLASHOVER_ISA": level, **environment}
-    return subprocess.run([sys.executable, "-c", source], env=limited, capture_output=True, text=True, timeout=200)
+    return python("-c", source, env=limited, timeout=200)
 
 
 _LOADS = """

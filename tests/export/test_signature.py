@@ -1,11 +1,11 @@
 """Signatures of packages: what was signed loads; what was changed, or signed by others, is refused first."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from interpreters import python
 
 import flashover
 from flashover import exc
@@ -84,8 +84,7 @@ def test_the_command_line(signed):
         (path.parent / f"{name}.pem").write_bytes(key)
 
     def run(command, key):
-        words = [sys.executable, "-m", "flashover", command, str(path), "--key", str(path.parent / f"{key}.pem")]
-        return subprocess.run(words, capture_output=True, text=True, timeout=100)
+        return python("-m", "flashover", command, path, "--key", path.parent / f"{key}.pem")
 
     refused = run("check", "public")
     assert refused.returncode == 1 and "wrong signature" in refused.stderr

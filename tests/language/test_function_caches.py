@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from interpreters import python
 
 import flashover
 
@@ -73,7 +72,7 @@ def test_the_cache_is_as_in_eager() -> None:
     env = {k: v for k, v in os.environ.items() if k != "FLASHOVER_CHECK_GUARDS"}
     env["PYTHONPATH"] = os.pathsep.join([str(here), str(Path(flashover.__file__).parent.parent)])
     code = "import test_function_caches as t; t.check_the_cache()"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=150)
+    done = python("-c", code, env=env)
     assert done.returncode == 0, done.stderr
 
 

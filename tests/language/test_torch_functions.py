@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from comparing import captured_whole, whole
+from interpreters import python
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -33,7 +32,7 @@ for _ in range(4):
     assert torch.equal(fast(torch.ones(3)), torch.ones(3))
 print(flashover.compile_stats()["frames"])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = python("-c", code)
     assert done.stdout.strip() == "1", done.stdout + done.stderr
 
 
@@ -182,9 +181,7 @@ def test_einsum_with_opt_einsum_installed(tmp_path: Any) -> None:
         "    return [(0, 1), (0, 1)], cost / max(cost, Decimal(1))\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
-    done = subprocess.run(
-        [sys.executable, "-c", EINSUM], capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
+    done = python("-c", EINSUM, env=environment)
     assert done.returncode == 0, done.stderr
 
 

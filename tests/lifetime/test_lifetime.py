@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 import torch
+from interpreters import python
 from processes import in_child
 from threads import together
 
@@ -274,9 +275,7 @@ def test_a_signal_in_a_compile_reaches_the_program():
         m.forward = lambda x: x * 3
         print(fast(torch.ones(1)).item(), torch.is_grad_enabled())
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=150, check=False
-    )
+    done = python("-c", textwrap.dedent(script))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split()
     assert lines[0] in ("interrupted", "ran") and lines[1:] == ["3.0", "True"], (done.stdout, done.stderr)

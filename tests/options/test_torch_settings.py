@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 import torch._dynamo  # its configuration counts once it is imported
 import torch._functorch.config
 import torch._inductor.config
+from interpreters import python
 
 import flashover
 from flashover import _torch_settings as settings
@@ -162,8 +162,7 @@ def test_the_page_is_made_anew() -> None:
 
 def test_the_command() -> None:
     def run(*arguments: str) -> Any:
-        command = [sys.executable, "-m", "flashover", "options", "--torch", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
+        return python("-m", "flashover", "options", "--torch", *arguments)
 
     printed = run().stdout
     for module in settings.MODULES:

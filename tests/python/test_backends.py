@@ -1,13 +1,12 @@
 """Backends written in Python: they get a GraphModule and example inputs, and return a callable."""
 
-import subprocess
-import sys
 import textwrap
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from interpreters import python
 
 import flashover
 from flashover import exc, fx_graph
@@ -243,7 +242,8 @@ def test_torch_compile_knows_the_backend():
         stats = flashover.compile_stats()
         assert stats["graphs"] > 0 and stats["graph_breaks"] == stats["recompiles"] == 0, stats
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=170)
+    done = python("-c", textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr
 
 
 def test_numbers_in_a_users_graph() -> None:

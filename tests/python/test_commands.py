@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreters import fresh, python
 
 import flashover
 
@@ -51,15 +52,8 @@ def script(tmp_path: Path) -> Path:
     return file
 
 
-def run(*arguments: object, cwd: Path, status: int = 0, **env: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE)} | env,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+def run(*arguments: object, cwd: Path, status: int = 0, start: Any = python, **env: str) -> Any:
+    done = start(*arguments, cwd=cwd, env=os.environ | {"PYTHONPATH": str(PACKAGE)} | env)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -69,7 +63,8 @@ def command(*arguments: object, cwd: Path, status: int = 0, **env: str) -> str:
 
 
 def test_env(tmp_path: Path) -> None:
-    facts = dict(line.split(maxsplit=1) for line in command("env", cwd=tmp_path, FLASHOVER_CACHE_MB="7").splitlines())
+    said = run("-m", "flashover", "env", cwd=tmp_path, start=fresh, FLASHOVER_CACHE_MB="7").stdout
+    facts = dict(line.split(maxsplit=1) for line in said.splitlines())
     assert facts["flashover"] == flashover.__version__ and facts["torch"].startswith("2.")
     assert facts["FLASHOVER_CACHE_MB"] == "7" and facts["compiler"]
 

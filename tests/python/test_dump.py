@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from interpreters import python
 
 PROGRAM = """
 import torch, flashover
@@ -31,8 +32,7 @@ model(torch.randn(3, 4)).sum().backward()
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=170)
+    return python("-c", code, env=os.environ | env)
 
 
 def test_each_graph_has_a_program_that_runs(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_each_graph_has_a_program_that_runs(tmp_path: Path) -> None:
     for program in programs:
         text = program.read_text()
         assert not {"pickle", "eval(", "exec("} & set(text.split()) and "torch.ops." in text
-        again = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100)
+        again = python(program)
         assert again.returncode == 0 and again.stdout == "compiled code and eager agree\n", again.stderr
     numbers = {p.name[:3] for p in folder.glob("*_plan*.txt")}
     assert numbers == {p.name[:3] for p in programs} == {p.name[:3] for p in folder.glob("*.kernel_*")}

@@ -6,7 +6,6 @@ import inspect
 import io
 import os
 import pickle
-import subprocess
 import sys
 import textwrap
 import threading
@@ -14,6 +13,7 @@ import warnings
 
 import pytest
 import torch
+from interpreters import python
 
 import flashover
 from flashover import exc
@@ -689,13 +689,7 @@ def test_no_leak():
 
 
 def run(code, **env):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **env},
-    )
+    done = python("-c", textwrap.dedent(code), env={**os.environ, **env})
     assert done.returncode == 0, done.stderr
     return done
 
@@ -732,13 +726,7 @@ def test_logs_and_dump(tmp_path):
     assert "[flashover times]" in err
     assert any("aten.relu" in p.read_text() for p in tmp_path.iterdir())
     assert run(code).stderr == ""
-    bad = subprocess.run(
-        [sys.executable, "-c", "import flashover"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "FLASHOVER_LOGS": "grpah"},
-    )
+    bad = python("-c", "import flashover", env={**os.environ, "FLASHOVER_LOGS": "grpah"})
     assert "no topic 'grpah'" in bad.stderr
     assert "recompiles" in bad.stderr
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from interpreters import python
 
 import flashover
 from flashover import _C
@@ -75,7 +76,7 @@ def test_an_unknown_topic_is_a_warning() -> None:
         flashover.set_logs("recompile,breaks")
     program = "import flashover; print('runs')"
     env = os.environ | {"FLASHOVER_LOGS": "nonsense,breaks"}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    done = python("-c", program, env=env)
     assert done.returncode == 0 and done.stdout == "runs\n" and "no topic 'nonsense'" in done.stderr
 
 
@@ -85,8 +86,8 @@ def test_a_level_from_before_the_import_counts() -> None:
         "logging.getLogger('flashover.graph').setLevel(logging.INFO)\nimport torch, flashover\n"
         "flashover.compile(lambda x: x + 1, backend='eager')(torch.ones(2))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["flashover.graph"]
+    done = python("-c", program)
+    assert done.returncode == 0 and done.stdout.splitlines() == ["flashover.graph"]
 
 
 def test_names_of_torchs(capsys: pytest.CaptureFixture[str]) -> None:

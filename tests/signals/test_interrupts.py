@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from interpreters import python
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FUZZER = str(ROOT / "tests" / "fuzz" / "fuzz_interrupts.py")
@@ -34,13 +35,7 @@ signal.signal(signal.SIGALRM, handler)
 
 
 def run(code: str, **env: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "FLASHOVER_CACHE_DIR": "", **env},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = python("-c", code, env={**os.environ, "FLASHOVER_CACHE_DIR": "", **env})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

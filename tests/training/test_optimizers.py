@@ -1,12 +1,11 @@
 """Compiled optimizer steps: parameters and state as eager's, no compilation a step."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 from differentiating import compiled
+from interpreters import python
 
 import flashover
 
@@ -289,7 +288,7 @@ for wrap in (lambda f: f, flashover.compile):
 torch.testing.assert_close(*results)
 print("same")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
+    done = python("-c", code)
     assert done.stdout.strip() == "same", done.stdout + done.stderr
 
 
