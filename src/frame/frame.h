@@ -100,6 +100,7 @@ struct Effect {
     kDictReplace,
     kCellSet,
     kDequeReplace,
+    kSetState,        // item: of an iterator over a list that was written before
     kFiltersMutated,  // items: None. Of module warnings
     kWarn,            // message, category, file, line, module, globals
     kWarnAtCaller     // message, category, level

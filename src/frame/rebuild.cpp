@@ -390,6 +390,8 @@ int run_effect(const Effect& e, const Registers& r) {
       for (size_t i = 1; i < n; i += 2)
         if (store(t, item(i), item(i + 1)) < 0) return -1;
       return 0;
+    case Kind::kSetState:
+      return Ref::steal(PyObject_CallMethod(t, "__setstate__", "O", item(1))) ? 0 : -1;
     case Kind::kCellSet:
       return PyCell_Set(t, n > 1 ? item(1) : nullptr);
     case Kind::kWarn: {

@@ -433,7 +433,11 @@ int32_t Reconstructor::make_iterator(PyObject* o) {
   if (PyTuple_GET_SIZE(parts.get()) > 2 && PyTuple_GET_ITEM(parts.get(), 2) != Py_None)
     items.push_back(make(PyTuple_GET_ITEM(parts.get(), 2)));
   kept_.push_back(std::move(parts));
-  return step(Kind::kReduced, f, std::move(items), count);
+  const bool of_list = items.size() == 2 && count == 1 && PyList_Check(PyTuple_GET_ITEM(args, 0));
+  const int32_t state = items.back();
+  const int32_t made = step(Kind::kReduced, f, std::move(items), count);
+  if (of_list) list_iterators_.push_back({made, state, PyTuple_GET_ITEM(args, 0)});
+  return made;
 }
 
 namespace {
@@ -869,9 +873,11 @@ void Reconstructor::effects() {
     else
       emit(Kind::kWarnAtCaller, {message, category, at});
   }
+  std::unordered_set<const PyObject*> written;
   for (const Journal::Entry& e : in_.journal.entries()) {
     PyObject* t = e.target.get();
     int32_t target = make(t);
+    written.insert(t);
     switch (e.kind) {
       case Journal::Entry::Kind::kDictItem:
         if (e.order) dict_effects(t, target);  // all of them with the first
@@ -945,6 +951,9 @@ void Reconstructor::effects() {
       }
     }
   }
+  // (An iterator is set no further than its list goes, which is written only here.)
+  for (const ListIterator& it : list_iterators_)
+    if (written.contains(it.list)) emit(Kind::kSetState, {it.made, it.state});
   if (in_.context.warnings.filters_mutated) emit(Kind::kFiltersMutated, {make(Py_None)});
 }
 

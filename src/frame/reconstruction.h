@@ -72,6 +72,11 @@ class Reconstructor {
   std::unordered_map<PyObject*, int32_t> lists_of_data_;  // by tensor: registers
   bool may_raise_ = false, made_parameters_ = false, made_leaf_ = false;
   std::vector<std::pair<int32_t, PyObject*>> cells_;  // made empty, filled when their contents can refer to them
+  struct ListIterator {
+    int32_t made, state;   // registers
+    const PyObject* list;  // compared, never followed
+  };
+  std::vector<ListIterator> list_iterators_;
   std::vector<Ref> kept_;
   int depth_ = 0;
 };
