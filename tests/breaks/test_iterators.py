@@ -13,8 +13,6 @@ import torch
 
 import flashover
 
-pytestmark = pytest.mark.filterwarnings("ignore::flashover.EagerWarning")
-
 
 def stop(value: Any = 0) -> Any:
     time.sleep(0)  # no graph holds it
@@ -78,7 +76,7 @@ def test_comprehensions_in_functions_that_call_themselves() -> None:
             return t
         parts = []
         for part in sorted(t, key=lambda _: stop()):
-            parts.append(part)  # noqa: PERF402 - the list is to be written
+            parts.append(part)
         return [all_of(part) for part in parts]
 
     def f(x: torch.Tensor, t: Any) -> tuple[torch.Tensor, Any]:
