@@ -1,10 +1,11 @@
-"""torch's own tests, each method under `compile`: which of them differ from eager.
+"""Tests of torch or of another library, each under `compile`: which of them differ from eager.
 
     python benchmarks/upstream_tests.py FOLDER test_autograd.py [-k word ...]
 
-FOLDER is `test` of torch's sources (Debian has them: deb.debian.org/debian/pool/main/p/pytorch). The file runs twice
-with pytest, as it is and with every `unittest` method under `flashover.compile` (`--by torch`: torch.compile with the
-backend aot_eager), and the tests that fail in the second run alone are printed. This file is the plugin of pytest, too.
+FOLDER is `test` of torch's sources (Debian has them: deb.debian.org/debian/pool/main/p/pytorch), or a library's (its
+source distribution). The file runs twice with pytest, as it is and with every test (a method of `unittest`, a function)
+under `flashover.compile` (`--by torch`: torch.compile with the backend aot_eager), and the tests that fail in the second
+run alone are printed. This file is the plugin of pytest, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 MODE = "FLASHOVER_UPSTREAM_MODE"
 
@@ -41,20 +44,34 @@ def fill_in_helpers() -> None:
             module.__getattr__ = missing  # type: ignore[attr-defined]
 
 
-def compile_each_method(by: str) -> None:
+def compiled(test: Callable[..., Any], by: str) -> Callable[..., Any]:
     import torch
 
     import flashover
 
-    def run(_: unittest.TestCase, method: Callable[[], Any]) -> None:
+    def run(*args: Any, **kwargs: Any) -> Any:
         if by == "torch":
             torch._dynamo.reset()
-            torch.compile(method, backend="aot_eager")()
-        else:
-            flashover.reset()
-            flashover.compile(method)()
+            return torch.compile(test, backend="aot_eager")(*args, **kwargs)
+        flashover.reset()
+        return flashover.compile(test)(*args, **kwargs)
+
+    return run
+
+
+def compile_each_method(by: str) -> None:
+    def run(_: unittest.TestCase, method: Callable[[], Any]) -> None:
+        compiled(method, by)()
 
     unittest.TestCase._callTestMethod = run  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: Any) -> None:
+    """pytest's hook: the function is exchanged, and called by whoever calls functions."""
+    mode = os.environ.get(MODE, "eager")
+    if mode != "eager" and not issubclass(pyfuncitem.cls or object, unittest.TestCase):
+        pyfuncitem.obj = compiled(pyfuncitem.obj, mode)
 
 
 def failed(folder: Path, arguments: list[str], mode: str) -> set[str]:
