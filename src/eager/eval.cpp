@@ -120,7 +120,7 @@ class SizesFound {
 
 class Evaluator {
  public:
-  Evaluator(const graph::Graph& g, std::vector<std::string>* mismatches, Cuts* cuts = nullptr)
+  Evaluator(const graph::Graph& g, std::vector<std::string>* mismatches, HistoryCuts* cuts = nullptr)
       : own_(has_symbols(g) ? std::optional(g) : std::nullopt),
         g_(own_ ? *own_ : g),
         mismatches_(mismatches),
@@ -250,7 +250,7 @@ class Evaluator {
   std::optional<SizesFound> sizes_;
   const graph::Graph& g_;
   std::vector<std::string>* mismatches_;
-  Cuts* cuts_;
+  HistoryCuts* cuts_;
   std::vector<std::pair<ValueId, at::Tensor>> cut_off_;  // what outputs see
   bool traced_ = false;
   std::vector<std::optional<at::Tensor>> env_;
@@ -298,7 +298,8 @@ std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::
   return Evaluator(g, mismatches).run(inputs);
 }
 
-std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::vector<at::Tensor>& inputs, Cuts* cuts) {
+std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
+                                            HistoryCuts* cuts) {
   c10::AutoGradMode followed(true);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return Evaluator(g, nullptr, cuts).run(inputs);

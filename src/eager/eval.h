@@ -21,13 +21,13 @@ std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::
                                    std::vector<std::string>* mismatches = nullptr);
 
 // Values at which autograd's history ends: what is computed of them starts from leaves of their own.
-struct Cuts {
+struct HistoryCuts {
   std::vector<ValueId> values;
   std::vector<at::Tensor> leaves;  // by value: for the caller
 };
 // The same above autograd, which follows what is computed; autocast's effects are in the graph.
 std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
-                                            Cuts* cuts = nullptr);
+                                            HistoryCuts* cuts = nullptr);
 
 // What a functional graph hands out and writes, given the values of its outputs (those that own their memory) and of
 // its mutations.

@@ -1,4 +1,4 @@
-// Cuts the forward out of a joint graph, and evaluates it.
+// HistoryCuts the forward out of a joint graph, and evaluates it.
 #include "entry/replay.h"
 
 #include <c10/core/GradMode.h>
@@ -112,7 +112,7 @@ Replay::Apart Replay::results_apart(const std::vector<at::Tensor>& inputs) const
   std::vector<bool> passed(follows_.size());
   for (const std::vector<size_t>& of : follows_)
     for (size_t t : of) passed[t] = true;
-  aten::Cuts cuts;
+  aten::HistoryCuts cuts;
   for (size_t t = 0; t < passed.size(); ++t) cuts.values.push_back(passed[t] ? graph_.outputs[t].value : kNoValue);
   cuts.leaves.resize(passed.size());
   std::vector<at::Tensor> results = aten::eval_under_autograd(graph_, all, &cuts);

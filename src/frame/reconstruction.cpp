@@ -818,6 +818,18 @@ void Reconstructor::dict_effects(PyObject* dict, int32_t target) {
 }
 
 // A call of a function that only tells about what it is given.
+void Reconstructor::warn(const Warning& w) {
+  kept_.push_back(Ref::steal(PyLong_FromLong(w.line_or_level)));
+  const int32_t message = make(w.message.get()), category = make(w.category.get()), at = make(kept_.back().get());
+  if (!w.globals) {
+    capture_.effects.push_back({Effect::Kind::kWarnAtCaller, {message, category, at}});
+    return;
+  }
+  const int32_t file = make(w.file.get()), module = make(w.module.get());
+  const int32_t globals = step(ReconstructionStep::Kind::kConstant, w.globals.get());
+  capture_.effects.push_back({Effect::Kind::kWarn, {message, category, file, at, module, globals}});
+}
+
 void Reconstructor::tell(const Warning& w) {
   if (!w.still_true()) throw Declined("a tensor is written after the program told about it");
   PyObject* call = of_module("operator", "call");
@@ -860,19 +872,7 @@ void Reconstructor::effects() {
     capture_.calls = true;
   }
   auto emit = [this](Kind kind, std::vector<int32_t> items) { capture_.effects.push_back({kind, std::move(items)}); };
-  for (const Warning& w : in_.context.warnings.said) {
-    if (w.function) {
-      tell(w);
-      continue;
-    }
-    kept_.push_back(Ref::steal(PyLong_FromLong(w.line_or_level)));
-    const int32_t message = make(w.message.get()), category = make(w.category.get()), at = make(kept_.back().get());
-    if (w.globals)
-      emit(Kind::kWarn, {message, category, make(w.file.get()), at, make(w.module.get()),
-                         step(ReconstructionStep::Kind::kConstant, w.globals.get())});
-    else
-      emit(Kind::kWarnAtCaller, {message, category, at});
-  }
+  for (const Warning& w : in_.context.warnings.said) w.function ? tell(w) : warn(w);
   std::unordered_set<const PyObject*> written;
   for (const Journal::Entry& e : in_.journal.entries()) {
     PyObject* t = e.target.get();

@@ -56,7 +56,8 @@ class Reconstructor {
   int32_t make_generator(PyObject* o);  // one that stands at a yield
   int32_t make_exception(PyObject* o, PyTypeObject* base);
   void fill_attributes(PyObject* o, int32_t made, PyTypeObject* base);
-  void tell(const Warning& w);
+  void tell(const Warning& w);  // that a call is to be made behind the graph
+  void warn(const Warning& w);
   void dict_effects(PyObject* dict, int32_t target);
   void fill_cells();
   std::vector<int32_t> pairs(PyObject* dict);

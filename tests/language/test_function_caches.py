@@ -70,7 +70,9 @@ def test_the_cache_is_as_in_eager() -> None:
     # On its own: guards that are checked twice (FLASHOVER_CHECK_GUARDS, which fuzz_guards sets) ask the caches twice.
     here = Path(__file__).parent
     env = {k: v for k, v in os.environ.items() if k != "FLASHOVER_CHECK_GUARDS"}
-    env["PYTHONPATH"] = os.pathsep.join([str(here), str(Path(flashover.__file__).parent.parent)])
+    env["PYTHONPATH"] = os.pathsep.join(
+        map(str, [here, here.parent / "support", Path(flashover.__file__).parent.parent])
+    )
     code = "import test_function_caches as t; t.check_the_cache()"
     done = python("-c", code, env=env)
     assert done.returncode == 0, done.stderr
