@@ -180,7 +180,6 @@ class Evaluator {
   }
 
   void cut(ValueId v) {
-    cuts_->leaves.resize(cuts_->values.size());
     const auto at = std::ranges::find(cuts_->values, v);
     if (at == cuts_->values.end() || !env_[v]->requires_grad()) return;
     cut_off_.emplace_back(v, *env_[v]);
@@ -302,6 +301,7 @@ std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::ve
                                             HistoryCuts* cuts) {
   c10::AutoGradMode followed(true);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  if (cuts) cuts->leaves.resize(cuts->values.size());
   return Evaluator(g, nullptr, cuts).run(inputs);
 }
 

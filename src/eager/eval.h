@@ -23,7 +23,7 @@ std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::
 // Values at which autograd's history ends: what is computed of them starts from leaves of their own.
 struct HistoryCuts {
   std::vector<ValueId> values;
-  std::vector<at::Tensor> leaves;  // by value: for the caller
+  std::vector<at::Tensor> leaves;  // out, by value; undefined where nothing requires grad
 };
 // The same above autograd, which follows what is computed; autocast's effects are in the graph.
 std::vector<at::Tensor> eval_under_autograd(const graph::Graph& g, const std::vector<at::Tensor>& inputs,

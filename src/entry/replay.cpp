@@ -1,4 +1,4 @@
-// HistoryCuts the forward out of a joint graph, and evaluates it.
+// Cuts the forward out of a joint graph, and evaluates it.
 #include "entry/replay.h"
 
 #include <c10/core/GradMode.h>
@@ -114,7 +114,6 @@ Replay::Apart Replay::results_apart(const std::vector<at::Tensor>& inputs) const
     for (size_t t : of) passed[t] = true;
   aten::HistoryCuts cuts;
   for (size_t t = 0; t < passed.size(); ++t) cuts.values.push_back(passed[t] ? graph_.outputs[t].value : kNoValue);
-  cuts.leaves.resize(passed.size());
   std::vector<at::Tensor> results = aten::eval_under_autograd(graph_, all, &cuts);
   return {std::move(results), std::move(cuts.leaves)};
 }

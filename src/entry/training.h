@@ -31,9 +31,9 @@ struct Variant {
 // For each input of the backward: is it a tangent, is it absent. May throw: then zeros stand for absent tangents.
 using Specialize = std::function<Variant(const std::vector<bool>& tangent, const std::vector<bool>& absent)>;
 
-// forward_types, backward_types: what the two take, by input. replay: for gradients of gradients; null: parts of the
-// forward are hidden from autograd. version_steps: of the forward's inputs; the runner sees to those that autograd sees
-// written, `forward` to all others.
+// forward_types, backward_types: what the two take, by input. replay: for gradients of gradients and of results; null:
+// there are none of these. version_steps: of the forward's inputs; the runner sees to those that autograd sees written,
+// `forward` to all others.
 std::unique_ptr<Runner> make_training_runner(graph::PartitionSignature signature,
                                              const std::vector<TensorType>& forward_types,
                                              std::vector<TensorType> backward_types, Step forward, Step backward,

@@ -28,9 +28,6 @@ class Features(nn.Module):
         return a, b, self.last(b.mean((2, 3)) + a.mean((2, 3)))
 
 
-Model = Callable[..., Any]
-
-
 def of_parameters(m: Any) -> list[Any]:
     found = [p.grad for p in m.parameters()]
     m.zero_grad()
