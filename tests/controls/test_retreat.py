@@ -96,7 +96,7 @@ def test_what_is_faster_stays_compiled(one_thread: None) -> None:
             torch.testing.assert_close(y, heavy(x))
         decide(fast, x)
     assert state_of(fast) == "compiled"
-    assert fast.stats().eager_calls <= 9  # those that were timed: three a race
+    assert fast.stats().eager_calls <= 15  # those that were timed: five a race, two of them won by a machine's mood
 
 
 @pytest.fixture
