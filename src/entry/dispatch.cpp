@@ -287,7 +287,8 @@ void settle_race(Callable* c, const EntryPtr& entry) {
     entry->reason += "; the functions that it calls are compiled, each by itself";
     log(Topic::kBreaks, c->state->settings.name + ": " + entry->reason);
   } else if (others) {
-    log(Topic::kBreaks, c->state->settings.name + ": nor are the functions that it calls faster compiled");
+    log(Topic::kBreaks,
+        c->state->settings.name + ": nor are the functions that it calls faster compiled: " + clock->race().text());
   } else if (eager && entry->cause != EagerCause::kSlower) {
     retreat(c, *entry, clock->race());
   }

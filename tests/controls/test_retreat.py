@@ -84,7 +84,7 @@ def test_a_backward_is_part_of_the_time() -> None:
 
 def heavy(x: torch.Tensor) -> torch.Tensor:
     for _ in range(20):
-        x = (x * 1.01 + 0.1).sin() * 0.5
+        x = (x * 1.01 + 0.1).abs() * 0.5
     flashover.graph_break()
     return x.relu() * 2
 
@@ -113,7 +113,7 @@ def frame_that_loses() -> Callable[[torch.Tensor], torch.Tensor]:
 
     def layers(x: torch.Tensor) -> torch.Tensor:
         for _ in range(20):
-            x = (x * 1.01 + 0.1).sin() * 0.5
+            x = (x * 1.01 + 0.1).abs() * 0.5
         return x.relu() * 2
 
     def outer(x: torch.Tensor) -> torch.Tensor:
