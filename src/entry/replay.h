@@ -47,6 +47,8 @@ class Replay {
   };
   // None where some of it is in 16 bits: a value that rounds to the other side of a kink has another gradient.
   std::optional<Tolerance> tolerance() const;
+  // Inputs a few steps of their precision away.
+  static std::vector<at::Tensor> moved(const std::vector<at::Tensor>& inputs);
 
  private:
   // The graph becomes the forward alone when it is first asked for: few programs ask.
@@ -63,8 +65,9 @@ class Replay {
   mutable std::vector<size_t> inputs_;         // of the graph: those that the call has
 };
 
-// Throws where `other`, gradients by a replay, are not those that the compiled backward gave.
-void check_same_gradients(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& other,
-                          Replay::Tolerance tolerance);
+// Whether `other`, gradients by a replay, are those that the compiled backward gave. `nearby`: by a replay of inputs that
+// were moved(); how far they are from `other` tells of ill-conditioned ones.
+bool are_same_gradients(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& other,
+                        Replay::Tolerance tolerance, const std::vector<at::Tensor>& nearby = {});
 
 }  // namespace flashover::entry

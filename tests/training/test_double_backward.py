@@ -217,3 +217,23 @@ def test_an_input_that_nothing_keeps() -> None:
     y = flashover.compile(lambda x, shift: (x + shift).sin())(x, torch.ones(3)).sum()
     with pytest.raises(RuntimeError, match=r"create_graph=True.*nothing keeps"):
         torch.autograd.grad(y, x, create_graph=True)
+
+
+def test_gradients_of_which_rounding_is_all_that_is_left() -> None:
+    """A norm over equal rows: its variance is rounding, and so is what passes it."""
+    torch.manual_seed(3)
+    layers = [
+        torch.nn.Linear(24, 40),
+        torch.nn.BatchNorm1d(40),
+        torch.nn.ReLU(),
+        torch.nn.Linear(40, 40),
+        torch.nn.BatchNorm1d(40),
+    ]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(40, 4))
+    rows = torch.randn(1, 24).expand(64, 24).contiguous()
+    y = flashover.compile(model, fullgraph=True)(rows)
+    loss = F.cross_entropy(y, torch.arange(64) % 4)
+    first = torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
+    wanted = torch.autograd.grad(F.cross_entropy(model(rows), torch.arange(64) % 4), [*model.parameters()])
+    torch.testing.assert_close(first[-1], wanted[-1], rtol=1e-2, atol=1e-3)
+    assert all(g.requires_grad for g in first)
