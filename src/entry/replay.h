@@ -24,6 +24,8 @@ class Replay {
   Replay(graph::Graph traced, graph::Joint joint);
 
   bool is_followed() const { return joint_.followed; }
+  // Quick, and not the whole of impossible().
+  bool may_be_possible() const { return joint_.followed && joint_.extra.empty() && joint_.late.empty(); }
   // Of each tangent: those of the results that its gradient passes (graph::Joint::Result::follows).
   const std::vector<std::vector<size_t>>& follows() const { return follows_; }
   // Why it cannot be done; empty: it can.

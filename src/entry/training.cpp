@@ -147,7 +147,8 @@ struct TrainingState {
   Specialize specialize;
   VersionSteps version_steps;
   std::shared_ptr<const Replay> replay;
-  mutable std::atomic<bool> compared = false;  // the replay's gradients with the backward's
+  mutable std::atomic<bool> compared = false;  // the replay's gradients with the backward's: they were asked for
+  mutable std::atomic<int> calls = 0;          // the first ones (CompiledBackward::note_inputs)
   mutable std::mutex mutex;
   mutable std::map<std::vector<bool>, std::shared_ptr<const Variant>> variants;  // by tangents that are given
   mutable std::vector<int64_t> last_sizes;                                       // by source
@@ -243,7 +244,7 @@ class CompiledBackward final : public autograd::Node {
 
   void save(const at::Tensor* inputs, size_t count, const std::vector<at::Tensor>& results,
             const std::vector<at::Tensor>& made) {
-    if (state_->replay->is_followed()) inputs_ = std::vector<Given>(inputs, inputs + count);
+    if (state_->replay->is_followed()) note_inputs(inputs, count);
     for (const PartitionSignature::BackwardInput& in : state_->signature.backward_inputs) {
       spots_.emplace_back();
       switch (in.kind) {
@@ -332,7 +333,8 @@ class CompiledBackward final : public autograd::Node {
 
   // An input of the call, for those who keep it alive.
   struct Given {
-    explicit Given(const at::Tensor& t) : impl(t.getIntrusivePtr()), memory(memory_of(t)), version(version_of(t)) {}
+    Given(const at::Tensor& t, bool keep)
+        : impl(t.getIntrusivePtr()), memory(memory_of(t)), version(version_of(t)), kept(keep ? t : at::Tensor()) {}
     bool is_as_it_was(const at::Tensor& t) const { return memory == memory_of(t) && version == version_of(t); }
     static const void* memory_of(const at::Tensor& t) {
       return t.defined() && t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
@@ -342,7 +344,24 @@ class CompiledBackward final : public autograd::Node {
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> impl;
     const void* memory;  // `p.data = t` is no new version
     int64_t version;
+    at::Tensor kept;
   };
+
+  // Eager's graph holds on to what a second derivative needs. Here that is the inputs, of which a small one is kept, too
+  // (a factor, labels that are made for the call); a large one might take memory that eager does not, so it is kept in a
+  // version's first calls, and where gradients of gradients have been asked for.
+  void note_inputs(const at::Tensor* inputs, size_t count) {
+    constexpr size_t kSmall = size_t{64} << 10;
+    constexpr int kFirstCalls = 8;
+    const bool possible = state_->replay->may_be_possible();
+    const bool all = possible && (state_->compared || state_->calls < kFirstCalls);
+    if (all && !state_->compared) ++state_->calls;
+    inputs_.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      const at::Tensor& t = inputs[i];
+      inputs_.emplace_back(t, all || (possible && t.defined() && t.has_storage() && t.storage().nbytes() <= kSmall));
+    }
+  }
 
   Replay::Apart results_apart(const std::vector<at::Tensor>& inputs) const {
     TORCH_CHECK(!c10::GradMode::is_enabled(), kOfResults, "create_graph=True is not taken with it", kUncompiled);
@@ -566,6 +585,7 @@ class CompiledBackward final : public autograd::Node {
   void forget() {
     for (autograd::SavedVariable& s : saved_) s.reset_data();
     spots_.assign(spots_.size(), Spot());
+    for (Given& g : inputs_) g.kept.reset();
   }
 
   bool is_mine(const at::Tensor& t) const {

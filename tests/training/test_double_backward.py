@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -212,11 +213,43 @@ def test_a_parameter_of_other_memory() -> None:
         torch.autograd.grad(y, x, create_graph=True)
 
 
-def test_an_input_that_nothing_keeps() -> None:
-    x = torch.ones(3, requires_grad=True)
-    y = flashover.compile(lambda x, shift: (x + shift).sin())(x, torch.ones(3)).sum()
+def shifted(x: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    return (x + shift).sin()
+
+
+def second(fast: Callable[..., torch.Tensor], x: torch.Tensor, shift: Callable[[], torch.Tensor]) -> torch.Tensor:
+    (first,) = torch.autograd.grad(fast(x, shift()).sum(), x, create_graph=True)
+    return torch.autograd.grad(first.sum(), x)[0]
+
+
+@pytest.mark.parametrize("elements", [3, 100_000])
+def test_an_input_that_nothing_else_keeps(elements: int) -> None:
+    """A large one in the first calls, and once gradients of gradients were asked for."""
+    x = torch.linspace(-1, 1, elements, requires_grad=True)
+    fast = flashover.compile(shifted, fullgraph=True)
+    for _ in range(12):
+        torch.testing.assert_close(second(fast, x, lambda: torch.ones(elements)), -(x + 1).sin())
+
+
+def test_a_large_input_is_not_kept_for_ever_by_what_nobody_asked_for() -> None:
+    x = torch.linspace(-1, 1, 100_000, requires_grad=True)
+    fast = flashover.compile(shifted, fullgraph=True)
+    for _ in range(12):
+        shift = torch.ones(100_000)
+        y, alive = fast(x, shift).sum(), weakref.ref(shift)
+        del shift
+    assert alive() is None
     with pytest.raises(RuntimeError, match=r"create_graph=True.*nothing keeps"):
         torch.autograd.grad(y, x, create_graph=True)
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_kept_input_goes_with_the_backward(retain: bool) -> None:
+    x, shift = torch.ones(3, requires_grad=True), torch.ones(3)
+    y, alive = flashover.compile(shifted, fullgraph=True)(x, shift).sum(), weakref.ref(shift)
+    del shift
+    y.backward(retain_graph=retain)
+    assert (alive() is not None) == retain
 
 
 def test_gradients_of_which_rounding_is_all_that_is_left() -> None:
