@@ -115,6 +115,7 @@ class SourceTracker {
   bool loose(SourceId id) const { return loose_[static_cast<size_t>(id)]; }
   bool is_loose(PyObject* o) const;
   bool is_fresh_type(PyObject* t) const { return fresh_types_.count(t) != 0; }
+  bool is_fresh(PyObject* o) const { return is_fresh_type(o) || fresh_functions_.count(o) != 0; }
 
   // Writes: after detach() nothing read from `container` says anything about its state before the call.
   void detach(PyObject* container) { detached_.insert(container); }

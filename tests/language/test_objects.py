@@ -12,10 +12,12 @@ import operator
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 import torch
-from comparing import both_ways, captured_whole
+from comparing import both_ways, captured_whole, same
 
 import flashover
 
@@ -147,3 +149,89 @@ def test_types_of_typing_stay_one_object() -> None:
         return same, maybe.__origin__ is typing.Union, items == list[int]
 
     both_ways(program, (), ())
+
+
+class Box:
+    def __init__(self) -> None:
+        self.held: list[torch.Tensor] = []
+        self.own = self.method  # refers to itself
+
+    def method(self) -> Box:
+        return self
+
+
+def bound_method(x: torch.Tensor) -> list:
+    box = Box()
+    box.own.__self__.held.append(x + 1)
+    return box.method.__self__.held
+
+
+def bound_anew(x: torch.Tensor) -> list:
+    box = Box()
+    again = types.MethodType(box.method.__func__, box.method.__self__)
+    again().held.append(x + 1)
+    return box.held
+
+
+def initializer(x: torch.Tensor) -> list:
+    box = Box()
+    box.__init__.__self__.held.append(x + 1)
+    return box.held
+
+
+def handed_to_partial(x: torch.Tensor) -> list:
+    box = Box()
+    functools.partial(box.method).func.__self__.held.append(x + 1)
+    return box.held
+
+
+def method_of_a_function_made_here(x: torch.Tensor) -> torch.Tensor:
+    def plus(self: Box) -> torch.Tensor:
+        return x + 1
+
+    box = Box()
+    function = types.MethodType(plus, box).__func__
+    flashover.graph_break()
+    return function(box)
+
+
+def static_method_made_here(x: torch.Tensor) -> list:
+    box = Box()
+    staticmethod(box).__func__.held.append(x + 1)
+    return box.held
+
+
+def copied_with_its_method(x: torch.Tensor) -> tuple:
+    box = Box()
+    box.held.append(torch.nn.Parameter(x + 1))
+    twin = copy.deepcopy(box)
+    flashover.graph_break()
+    twin.held.append(twin.own().held[0] * 2)
+    return [t.detach() for t in box.held], [t.detach() for t in twin.held]
+
+
+@pytest.mark.parametrize("program", [bound_method, bound_anew, initializer, handed_to_partial, static_method_made_here])
+def test_what_a_method_is_bound_to_is_the_calls_own(program: Callable[[torch.Tensor], list]) -> None:
+    """It was taken for one object that is there before and after: each call then found what others had put into it."""
+    fast = flashover.compile(program)
+    results = [fast(X * i) for i in range(3)]
+    for i, got in enumerate(results):
+        same(got, program(X * i))
+    assert len({id(r) for r in results}) == 3
+
+
+@pytest.mark.parametrize("program", [method_of_a_function_made_here, copied_with_its_method])
+def test_what_a_method_leads_to_after_a_break(program: Callable[[torch.Tensor], Any]) -> None:
+    fast = flashover.compile(program)
+    for i in range(3):
+        same(fast(X * i), program(X * i))
+
+
+def test_functions_behind_methods_stay_one_object() -> None:
+    def program(x: torch.Tensor) -> tuple:
+        function = Box().method.__func__
+        flashover.graph_break()
+        return function is Box.method, x + 1
+
+    fast = flashover.compile(program)
+    assert all(fast(X)[0] for _ in range(2))

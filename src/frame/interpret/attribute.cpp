@@ -215,7 +215,10 @@ int Interpreter::lookup_by_slot(PyObject* o, getattrofunc slot, PyObject* name, 
   for (const char* plain : kPlain) {
     if (std::strcmp(kind, plain) == 0) {
       int found = compat::lookup_attribute(o, name, out);
-      if (found == 1 && !is_atom(*out) && !recorder.is_old(*out) && Py_REFCNT(*out) > 1) recorder.constant(*out);
+      if (found != 1 || is_atom(*out) || recorder.is_old(*out) || Py_REFCNT(*out) == 1) return found;
+      // What a method that the call bound or a class method that it made leads to may be the call's own.
+      const bool is_code = PyFunction_Check(*out) || PyType_Check(*out);
+      if (recorder.is_old(o) || (is_code && !recorder.is_fresh(*out))) recorder.constant(*out);
       return found;
     }
   }
