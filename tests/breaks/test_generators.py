@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from comparing import same
+from torch.utils.data import DataLoader, TensorDataset
 
 import flashover
 
@@ -468,3 +469,17 @@ def test_coroutines_and_async_generators_are_what_they_were() -> None:
     for _ in range(2):
         same(run(flashover.compile(total)(x)), run(total(x)))
         assert inspect.isasyncgen(flashover.compile(produce)(x))
+
+
+def test_a_generator_that_goes_with_its_trace_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """The trace ends at a number of data while a loader's generators wait in C code."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(())
+        for (part,) in DataLoader(TensorDataset(x), batch_size=4):
+            total = total + part.sum() * range(5)[int(part.abs().max().item()) % 3]
+        return total
+
+    x = torch.linspace(-3, 3, 24).reshape(8, 3)
+    same(flashover.compile(program)(x), program(x))
+    assert "ignored" not in capfd.readouterr().err

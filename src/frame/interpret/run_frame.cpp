@@ -158,6 +158,9 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (works_for_itself(code_of(frame))) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     return abandon_frame(tstate, frame);
   }
+  // A generator that goes with a trace that is over already has nobody to report that to.
+  if (throwflag && session != nullptr && session->declined() && PyErr_ExceptionMatches(PyExc_GeneratorExit))
+    return abandon_frame(tstate, frame);
   ++frames;
   try {
     DecodedCode* code = decode(code_of(frame));
