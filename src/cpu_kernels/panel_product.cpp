@@ -156,8 +156,7 @@ class Task {
     const int64_t columns = std::min(blocks_.width, p_.columns - column), panels = ceil_div(columns, kPanel);
     const auto multiply = kernels_.multiply[panels - 1][rows - 1];
     for (int64_t i = 0; i < deep || i == 0; i += kInnerChunk) {
-      const float *const here = packed + i * kPanel, *const next[2] = {here, here};
-      multiply(x + i, stride, here, deep * kPanel, std::min(kInnerChunk, deep - i), i > 0, next, c);
+      multiply(x + i, stride, packed + i * kPanel, deep * kPanel, std::min(kInnerChunk, deep - i), i > 0, nullptr, c);
     }
     finish_tile(p_, kernels_, c, panels * kPanel, {i_, row, rows, column, columns}, k == 0,
                 k + blocks_.deep >= p_.inner);

@@ -76,7 +76,8 @@ void take_panels(const PanelLinear& l, int64_t group, int64_t first, int64_t las
       // The last tiles fetch the next group: one panel each, or a single tile both.
       const float* const next[2] = {t + 1 == tiles - 1 || tiles == 1 ? here + kernels.panels * panel_stride : here,
                                     t == tiles - 1 ? here + (2 * kernels.panels - 1) * panel_stride : here};
-      multiply(x + from * stride + k, stride, here, panel_stride, std::min(kInnerChunk, l.inner - k), k > 0, next, c);
+      multiply(x + from * stride + k, stride, here, panel_stride, std::min(kInnerChunk, l.inner - k), k > 0,
+               t + 2 >= tiles ? next : nullptr, c);
     }
     const int64_t row = first + from;
     end_with(c, panels * kPanel, rows, columns, l.bias ? l.bias + column : nullptr,

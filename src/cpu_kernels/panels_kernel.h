@@ -2,9 +2,11 @@
 // (lane_math.h), load(), store(), load_first(), store_first(), kLanes and kRows, the most rows of a tile.
 
 // P: panels. Pointers to every third row, since an address has one scaled index: row, row + stride, row + 2 * stride.
-template <int R, int P>
-void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t panel_stride, int64_t inner, bool more,
-                   const float* const (&next)[2], float* c) {
+// next: see vectors.h; looked at where `fetches`.
+template <int R, int P, bool fetches>
+inline __attribute__((always_inline)) void sum_tile(const float* x, int64_t stride, const float* panel,
+                                                    int64_t panel_stride, int64_t inner, bool more,
+                                                    const float* const* next, float* c) {
   constexpr int kVectors = P * 16 / kLanes, kPerPanel = 16 / kLanes, kGroups = (R + 2) / 3;
   Vec sum[R][kVectors];
 #pragma GCC unroll 16
@@ -14,18 +16,21 @@ void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t p
   const float* from[kGroups];
 #pragma GCC unroll 8
   for (int g = 0; g < kGroups; ++g) from[g] = x + 3 * g * stride;
-  const float *second = panel + (P - 1) * panel_stride, *soon = next[0], *then = next[1];
+  const float *second = panel + (P - 1) * panel_stride, *soon = fetches ? next[0] : nullptr,
+              *then = fetches ? next[1] : nullptr;
 #pragma GCC unroll 4
   for (int64_t k = 0; k < inner; ++k) {
     Vec line[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) line[v] = load((v < kPerPanel ? panel : second) + v % kPerPanel * kLanes);
-    __builtin_prefetch(soon, 0, 2);  // into L2
-    __builtin_prefetch(then, 0, 2);
     panel += 16;
     second += 16;
-    soon += 16;
-    then += 16;
+    if constexpr (fetches) {
+      __builtin_prefetch(soon, 0, 2);  // into L2
+      __builtin_prefetch(then, 0, 2);
+      soon += 16;
+      then += 16;
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const float* row = from[r / 3];
@@ -43,6 +48,15 @@ void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t p
       float* const at = c + (r * kVectors + v) * kLanes;
       store(at, more ? load(at) + sum[r][v] : sum[r][v]);
     }
+}
+
+template <int R, int P>
+void multiply_tile(const float* x, int64_t stride, const float* panel, int64_t panel_stride, int64_t inner, bool more,
+                   const float* const* next, float* c) {
+  if (next)
+    sum_tile<R, P, true>(x, stride, panel, panel_stride, inner, more, next, c);
+  else
+    sum_tile<R, P, false>(x, stride, panel, panel_stride, inner, more, next, c);
 }
 
 template <Vec (*activation)(Vec)>

@@ -31,9 +31,9 @@ struct RecurrentGradient {
 struct VectorKernels {
   int64_t rows, panels;  // of a tile of a product, at most
   // c (tile rows of `panels` x 16 numbers) = rows of x, `stride` apart, times panels, `panel_stride` apart, for `inner`
-  // elements; `more`: added to what c holds. next: two panels' parts that are fetched into L2 meanwhile.
+  // elements; `more`: added to what c holds. next: two panels' parts that are fetched into L2 meanwhile, or null.
   using Multiply = void (*)(const float* x, int64_t stride, const float* panel, int64_t panel_stride, int64_t inner,
-                            bool more, const float* const (&next)[2], float* c);
+                            bool more, const float* const* next, float* c);
   Multiply multiply[2][14];  // [panels - 1][rows - 1]
   // out = act(c + bias + added), for `columns` columns of a tile's rows.
   using Finish = void (*)(const float* c, int64_t c_stride, int64_t rows, int64_t columns, const float* bias,
