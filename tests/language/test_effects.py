@@ -6,11 +6,13 @@ import sys
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
-from comparing import both_ways
+from comparing import both_ways, captured_whole
 
 import flashover
 
@@ -92,3 +94,21 @@ def test_thread_local_is_written() -> None:
     c = flashover.compile(f)
     for k in (1, 2):
         assert torch.equal(c(x() * k), x() * k * 2) and torch.equal(local.kept, x() * k + 1)
+
+
+def some_function() -> None: ...
+
+
+@pytest.mark.parametrize("name", ["__globals__", "__closure__", "__builtins__"])
+@pytest.mark.parametrize("change", [lambda o, name: setattr(o, name, None), delattr], ids=["set", "delete"])
+def test_a_write_that_is_refused_is_no_effect(name: str, change: Callable[..., None]) -> None:
+    """It was written down first, and its error came a second time, where the program could not catch it."""
+
+    def program(x: torch.Tensor) -> tuple:
+        try:
+            change(some_function, name)
+        except AttributeError as e:
+            return x + 1, str(e)
+        return x, ""
+
+    captured_whole(program, torch.ones(2))

@@ -538,8 +538,9 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
       PyObject* before = nullptr;
       if (compat::lookup_attribute(o, name, &before) < 0) return -1;
       Ref old = Ref::steal(before == nullptr ? nullptr : from_slot(o, name, d.get(), before));
+      if (PyObject_GenericSetAttr(o, name, value) < 0) return -1;  // (it is read-only, or of another type)
       journal.slot(o, name, old.get());
-      return PyObject_GenericSetAttr(o, name, value);
+      return 0;
     }
     static PyObject* const grad = interned("grad");
     if (name == grad && session != nullptr && session->is_input(o)) {
