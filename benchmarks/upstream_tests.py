@@ -5,7 +5,9 @@
 FOLDER is `test` of torch's sources (Debian has them: deb.debian.org/debian/pool/main/p/pytorch), or a library's (its
 source distribution). The file runs twice with pytest, as it is and with every test (a method of `unittest`, a function)
 under `flashover.compile` (`--by torch`: torch.compile with the backend aot_eager), and the tests that fail in the second
-run alone are printed. This file is the plugin of pytest, too.
+run alone are printed. `--twice`: tests of Python code alone (Lib/test of Python itself, with `--pyargs test.test_dict`),
+methods of `unittest`; each is called beside an operator of torch, so that there is a graph, and once more when that is
+compiled. This file is the plugin of pytest, too.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import pytest
 
 MODE = "FLASHOVER_UPSTREAM_MODE"
+TWICE = "FLASHOVER_UPSTREAM_TWICE"
 
 
 def stand_in(*args: Any, **options: Any) -> Any:
@@ -57,6 +60,29 @@ def compiled(test: Callable[..., Any], by: str) -> Callable[..., Any]:
         return flashover.compile(test)(*args, **kwargs)
 
     return run
+
+
+def call_each_method_twice(by: str) -> None:
+    import torch
+
+    import flashover
+
+    x = torch.ones(2)
+
+    def run(test: unittest.TestCase, method: Callable[[], Any]) -> None:
+        def beside() -> torch.Tensor:
+            y = x + 1
+            method()
+            return y
+
+        flashover.reset()
+        call = beside if by == "eager" else flashover.compile(beside)
+        call()
+        test.tearDown()
+        test.setUp()
+        call()
+
+    unittest.TestCase._callTestMethod = run  # type: ignore[attr-defined]
 
 
 def compile_each_method(by: str) -> None:
@@ -108,7 +134,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--by", choices=["flashover", "torch"], default="flashover")
+    parser.add_argument("--twice", action="store_true")
     options, arguments = parser.parse_known_args()
+    if options.twice:
+        os.environ[TWICE] = "1"
     folder = options.folder.resolve()
     eager = failed(folder, arguments, "eager")
     for name in sorted(failed(folder, arguments, options.by) - eager):
@@ -117,6 +146,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif TWICE in os.environ:
+    call_each_method_twice(os.environ[MODE])
 elif MODE in os.environ:
     fill_in_helpers()
     if os.environ[MODE] != "eager":
