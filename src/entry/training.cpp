@@ -737,7 +737,8 @@ class Trained final : public Runner {
                                                          : made[p.results[memory_of(i)].index];
         const auto& own = result_nodes[static_cast<size_t>(r.tangent)];
         if (own) node->add_input_metadata(outputs[i]);
-        autograd::set_history(outputs[i], own ? compat::NodePtr<autograd::Node>(own) : node);
+        using AnyNode = compat::NodePtr<autograd::Node>;
+        autograd::set_history(outputs[i], own ? AnyNode(own) : AnyNode(node));
       }
     // Inputs that the program wrote under autograd: so they are now, before views of them are made.
     const size_t visible = p.results.size() - p.extra.size();
