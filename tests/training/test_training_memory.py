@@ -15,6 +15,7 @@ import training  # benchmarks/
 from cpu_features import HAS
 from torch import nn
 
+import flashover
 from flashover import _C
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +111,7 @@ def test_loops_take_no_more_memory_than_eager(tmp_path: Path) -> None:
     if "LD_PRELOAD" not in environment:
         pytest.skip("no compiler for peak.cpp")
     here = Path(__file__).resolve().parent
-    folders = (ROOT / "python", ROOT / "benchmarks", ROOT / "tests" / "support")
+    folders = (Path(flashover.__file__).parents[1], ROOT / "benchmarks", ROOT / "tests" / "support")
     environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     # Bytes, as a part of eager's. (Where rows are added to the product, one table is there instead of three.)
     words = 0.7 if HAS[torch.float32] else 1.05
