@@ -1,5 +1,6 @@
 // PEP 523: while a capture runs, frames of its thread go to the interpreter; everybody else's go on as before.
 #include "base/boundary.h"
+#include "compat/dispatch.h"
 #include "frame/bytecode/code_file.h"
 #include "frame/bytecode/decode.h"
 #include "frame/bytecode/depth.h"
@@ -130,6 +131,16 @@ PyObject* give_to(const FrameTaker& w, PyThreadState* tstate, _PyInterpreterFram
   }
 }
 
+// Where torch hands an operator to a class before what records it sees it, a kernel in Python of a registered operator
+// leads here (see Interpreter::as_program; elsewhere the recorder calls the class).
+bool is_class_called_by_kernel(const Interpreter& in, _PyInterpreterFrame* frame) {
+  if (!compat::kClassesFirst || in.in_library == 0 || in.uninterpreted != in.in_library) return false;
+  static PyObject* const name = PyUnicode_InternFromString("__torch_dispatch__");
+  if (code_of(frame)->co_name != name || code_of(frame)->co_argcount == 0) return false;
+  PyObject* type = compat::local_of(frame, 0);
+  return type != nullptr && PyType_Check(type) && is_wrapper_type(reinterpret_cast<PyTypeObject*>(type));
+}
+
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   if (handed_on == frame) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
   if (frame_taker != nullptr && function_of(frame) == frame_taker->function && frame->owner == FRAME_OWNED_BY_THREAD) {
@@ -148,8 +159,13 @@ PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwf
       return hand_on(tstate, frame, throwflag);
     }
   }
-  if (interpreter == nullptr || interpreter->uninterpreted > 0 || trace::internal_call())
-    return hand_on(tstate, frame, throwflag);
+  if (interpreter == nullptr || trace::internal_call()) return hand_on(tstate, frame, throwflag);
+  if (interpreter->uninterpreted > 0) {
+    if (throwflag || !is_class_called_by_kernel(*interpreter, frame)) return hand_on(tstate, frame, throwflag);
+    PyObject* result = nullptr;
+    interpreter->as_program([&] { result = interpreter->run_frame(tstate, frame, throwflag); });
+    return result;
+  }
   return interpreter->run_frame(tstate, frame, throwflag);
 }
 

@@ -35,6 +35,7 @@ namespace flashover::trace {
 namespace {
 
 namespace autograd = torch::autograd;
+static_assert(compat::kClassesFirst == (c10::DispatchKey::Python > c10::DispatchKey::Fake));
 
 // One thread: trace state is thread-local.
 class SingleThreaded {

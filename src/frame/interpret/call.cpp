@@ -437,6 +437,12 @@ PyObject* CallHandlers::script_function(Interpreter& in, const PythonCall& c) {
   return in.call(inner, c.args, c.nargs, c.kwnames);
 }
 
+// What torch.ops.<library>.<operator> calls where kernels are Python code (torch 2.14): goes through the dispatcher.
+PyObject* CallHandlers::registered_operator(Interpreter& in, const PythonCall& c) {
+  static const Native tensors{Native::kTensors | Native::kShares, nullptr};
+  return in.call_native(c.f, nullptr, tensors, c.args, c.nargs, c.kwnames);
+}
+
 // Arithmetic on numbers.
 PyObject* CallHandlers::numpy_ufunc(Interpreter& in, const PythonCall& c) {
   for (size_t i = 0; i < c.count(); ++i) {
@@ -545,6 +551,7 @@ constexpr CallableKind kOtherCallables[] = {
     {is_known<&KnownTypes::lru_cache>, CallHandlers::lru_cache},
     {is_exactly<&_PyWeakref_RefType>, CallHandlers::weak_reference},
     {is_known<&KnownTypes::script_function>, CallHandlers::script_function},
+    {[](PyObject* f) { return is_named(f, "torch._C._PyObjectDispatchFunc"); }, CallHandlers::registered_operator},
     {[](PyObject* f) { return is_named(f, "numpy.ufunc"); }, CallHandlers::numpy_ufunc},
     {[](PyObject* f) { return is_named(f, "numpy._ArrayFunctionDispatcher") && is_numpy_arithmetic(f); },
      CallHandlers::numpy_function},

@@ -47,6 +47,7 @@ struct CallHandlers {
   static PyObject* lru_cache(Interpreter& in, const PythonCall& c);
   static PyObject* weak_reference(Interpreter& in, const PythonCall& c);
   static PyObject* script_function(Interpreter& in, const PythonCall& c);
+  static PyObject* registered_operator(Interpreter& in, const PythonCall& c);
   static PyObject* numpy_ufunc(Interpreter& in, const PythonCall& c);
   static PyObject* numpy_function(Interpreter& in, const PythonCall& c);
   static PyObject* compiled_callable(Interpreter& in, const PythonCall& c);
