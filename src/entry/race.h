@@ -3,7 +3,7 @@
 //
 //   In        how long calls took, in their order, one way or the other
 //   Out       which way the next call goes, and in the end who won
-//   Promises  who is clearly faster decides after one to three eager calls; a draw is the compiled code's, after it was
+//   Promises  who is clearly faster decides after two or three eager calls; a draw is the compiled code's, after it was
 //             tried again twice, later; which calls run eager follows from who was faster alone, not from the clock
 // The first two compiled calls are not counted (memory is found, libraries choose), nor is the first eager one where it
 // loses, for the same reason.
