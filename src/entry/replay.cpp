@@ -55,7 +55,7 @@ void Replay::prepare() const {
 
 std::string Replay::cut() const {
   if (!joint_.followed) return "parts of it are hidden from autograd (no_grad, detach, a torch.autograd.Function)";
-  if (!joint_.extra.empty()) return "it writes inputs, or returns parts of one memory";
+  if (writes_followed_inputs()) return "it writes inputs that autograd is to see written";
   if (!joint_.late.empty()) return "its backward reads inputs";
   graph::Joint joint = joint_;
   graph::Graph g =

@@ -5,10 +5,11 @@
 //   Out       results that lead back to the inputs, and to each other, as eager's do
 //   Promises  the same values, and nothing is written or drawn
 //   Declines  impossible(): a forward that is partly hidden from autograd (graph::Joint::followed), random numbers,
-//             inputs that the call wrote, results that are memory of others
+//             inputs that the call wrote, results that are memory of inputs
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,7 +26,7 @@ class Replay {
 
   bool is_followed() const { return joint_.followed; }
   // Quick, and not the whole of impossible().
-  bool may_be_possible() const { return joint_.followed && joint_.extra.empty() && joint_.late.empty(); }
+  bool may_be_possible() const { return joint_.followed && !writes_followed_inputs() && joint_.late.empty(); }
   // Of each tangent: those of the results that its gradient passes (graph::Joint::Result::follows).
   const std::vector<std::vector<size_t>>& follows() const { return follows_; }
   // Why it cannot be done; empty: it can.
@@ -53,6 +54,9 @@ class Replay {
   static std::vector<at::Tensor> moved(const std::vector<at::Tensor>& inputs);
 
  private:
+  bool writes_followed_inputs() const {
+    return std::ranges::any_of(joint_.extra, [](int32_t input) { return input >= 0; });
+  }
   // The graph becomes the forward alone when it is first asked for: few programs ask.
   void prepare() const;
   std::string cut() const;  // what impossible() says

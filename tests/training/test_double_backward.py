@@ -83,6 +83,27 @@ class Broken(nn.Module):
         return self.b(y * y)
 
 
+class Parts(nn.Module):
+    """Results that are parts of one memory, and that memory."""
+
+    def __init__(self, cut: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.a, self.cut = nn.Linear(8, 16), cut
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.cut(self.a(x).tanh())
+
+
+def of_parts(call: Callable[..., Any], m: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    parts = call(x)
+    loss = sum((p * (i + 1)).square().mean() for i, p in enumerate(parts))
+    (g,) = torch.autograd.grad(loss, x, create_graph=True)
+    (h,) = torch.autograd.grad(parts[1].exp().mean(), x, create_graph=True)  # of one part alone
+    (g.square().sum() + h.square().sum()).backward()
+    return [x.grad, *(p.grad for p in m.parameters())]
+
+
 def dense(*between: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), *between, nn.SiLU(), nn.Linear(16, 1))
 
@@ -103,6 +124,10 @@ PROGRAMS: dict[str, tuple[nn.Module, Callable[..., Any]]] = {
     "third": (dense(nn.Tanh()), third),
     "sizes": (dense(nn.Tanh()), sizes),
     "hessian": (dense(nn.Tanh()), hessian),
+    "chunks": (Parts(lambda y: y.chunk(2, -1)), of_parts),
+    "parts that overlap": (Parts(lambda y: (y[:, :12], y[:, 4:])), of_parts),
+    "memory and a part": (Parts(lambda y: (y, y[:, ::3])), of_parts),
+    "views": (Parts(lambda y: (y.t(), y.flatten(), y * 2)), of_parts),
 }
 
 
