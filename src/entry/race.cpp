@@ -8,14 +8,15 @@
 namespace flashover::entry {
 namespace {
 
-constexpr int kWarm = 2;           // compiled calls before anything counts
-constexpr int kSteady = 2;         // compiled calls in a row before an eager one: it pushes data out of the caches
-constexpr int kWins = 3;           // eager calls that must be faster
-constexpr int kLosses = 2;         // and so many that are not, and it is over
-constexpr int kRaces = 3;          // a busy machine may have decided the ones before
-constexpr int kRest = 100;         // calls until the second one; four times as many until the next
-constexpr double kClear = 0.95;    // of the compiled calls' time: less is a win
-constexpr double kHopeless = 2.0;  // times the compiled calls' time: more than that is the last trial
+constexpr int kWarm = 2;            // compiled calls before anything counts
+constexpr int kSteady = 2;          // compiled calls in a row before an eager one: it pushes data out of the caches
+constexpr int kWins = 3;            // eager calls that must be faster
+constexpr int kLosses = 2;          // and so many that are not, and it is over
+constexpr int kRaces = 3;           // a busy machine may have decided the ones before
+constexpr int kRest = 100;          // calls until the second one; four times as many until the next
+constexpr double kClear = 0.95;     // of the compiled calls' time: less is a win
+constexpr double kHopeless = 2.0;   // times the compiled calls' time: more ...
+constexpr int kHopelessTrials = 2;  // ... so often decides at once (one may be a stall of the machine)
 
 double middle_of(std::vector<double> seen) {
   if (seen.empty()) return 0;
@@ -61,13 +62,13 @@ void Race::judge(double after) {
   trial_.reset();
   steady_ = 1;
   trials_++;
-  const bool is_first = trials_ == 1;  // libraries choose, lazy imports are done: it can win, and lose nothing
-  if (eager < kClear * std::min(before_, after))
+  if (eager < kClear * std::min(before_, after)) {
     wins_++;
-  else if (!is_first && eager > kHopeless * std::max(before_, after))
-    winner_ = Side::kCompiled;
-  else if (!is_first)
-    losses_++;
+  } else {
+    if (eager > kHopeless * std::max(before_, after) && ++hopeless_ == kHopelessTrials) winner_ = Side::kCompiled;
+    if (trials_ > 1) losses_++;  // the first one may be slow for what is done once: libraries choose, imports wait
+  }
+  if (winner_) return;
   if (losses_ >= kLosses) lose_or_rest();
   if (wins_ >= kWins) winner_ = Side::kEager;
 }
@@ -78,7 +79,7 @@ void Race::lose_or_rest() {
     return;
   }
   rest_ = races_ == 1 ? kRest : 4 * kRest;
-  warm_ = steady_ = trials_ = wins_ = losses_ = 0;
+  warm_ = steady_ = trials_ = wins_ = losses_ = hopeless_ = 0;
 }
 
 void Race::spoil() {

@@ -38,7 +38,7 @@ class Race {
 
   int most_spoiled_;
   std::optional<Side> winner_;
-  int warm_ = 0, steady_ = 0, trials_ = 0, wins_ = 0, losses_ = 0, spoiled_ = 0, races_ = 0, rest_ = 0;
+  int warm_ = 0, steady_ = 0, trials_ = 0, wins_ = 0, losses_ = 0, hopeless_ = 0, spoiled_ = 0, races_ = 0, rest_ = 0;
   double before_ = 0;
   std::optional<double> trial_;  // an eager call that waits for the compiled one behind it
   std::vector<double> compiled_, eager_;
