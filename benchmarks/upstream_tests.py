@@ -48,24 +48,22 @@ def fill_in_helpers() -> None:
 
 
 def compiled(test: Callable[..., Any], by: str) -> Callable[..., Any]:
+    """As of now: what was compiled before is forgotten."""
     import torch
 
     import flashover
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if by == "torch":
-            torch._dynamo.reset()
-            return torch.compile(test, backend="aot_eager")(*args, **kwargs)
-        flashover.reset()
-        return flashover.compile(test)(*args, **kwargs)
-
-    return run
+    if by == "eager":
+        return test
+    if by == "torch":
+        torch._dynamo.reset()
+        return torch.compile(test, backend="aot_eager")
+    flashover.reset()
+    return flashover.compile(test)
 
 
 def call_each_method_twice(by: str) -> None:
     import torch
-
-    import flashover
 
     x = torch.ones(2)
 
@@ -75,8 +73,7 @@ def call_each_method_twice(by: str) -> None:
             method()
             return y
 
-        flashover.reset()
-        call = beside if by == "eager" else flashover.compile(beside)
+        call = compiled(beside, by)
         call()
         test.tearDown()
         test.setUp()
@@ -95,9 +92,8 @@ def compile_each_method(by: str) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: Any) -> None:
     """pytest's hook: the function is exchanged, and called by whoever calls functions."""
-    mode = os.environ.get(MODE, "eager")
-    if mode != "eager" and not issubclass(pyfuncitem.cls or object, unittest.TestCase):
-        pyfuncitem.obj = compiled(pyfuncitem.obj, mode)
+    if not issubclass(pyfuncitem.cls or object, unittest.TestCase):
+        pyfuncitem.obj = compiled(pyfuncitem.obj, os.environ.get(MODE, "eager"))
 
 
 def failed(folder: Path, arguments: list[str], mode: str) -> set[str]:

@@ -62,15 +62,17 @@ void Race::judge(double after) {
   trial_.reset();
   steady_ = 1;
   trials_++;
-  if (eager < kClear * std::min(before_, after)) {
+  if (eager < kClear * std::min(before_, after))
     wins_++;
-  } else {
-    if (eager > kHopeless * std::max(before_, after) && ++hopeless_ == kHopelessTrials) winner_ = Side::kCompiled;
-    if (trials_ > 1) losses_++;  // the first one may be slow for what is done once: libraries choose, imports wait
-  }
-  if (winner_) return;
-  if (losses_ >= kLosses) lose_or_rest();
-  if (wins_ >= kWins) winner_ = Side::kEager;
+  else if (trials_ > 1)
+    losses_++;  // (the first one may be slow for what is done once: libraries choose, imports wait)
+  if (eager > kHopeless * std::max(before_, after)) hopeless_++;
+  if (wins_ >= kWins)
+    winner_ = Side::kEager;
+  else if (hopeless_ >= kHopelessTrials)
+    winner_ = Side::kCompiled;
+  else if (losses_ >= kLosses)
+    lose_or_rest();
 }
 
 void Race::lose_or_rest() {

@@ -24,7 +24,6 @@ class Replay {
  public:
   Replay(graph::Graph traced, graph::Joint joint);
 
-  bool is_followed() const { return joint_.followed; }
   // Quick, and not the whole of impossible().
   bool may_be_possible() const { return joint_.followed && !writes_followed_inputs() && joint_.late.empty(); }
   // Of each tangent: those of the results that its gradient passes (graph::Joint::Result::follows).

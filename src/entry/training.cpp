@@ -244,7 +244,7 @@ class CompiledBackward final : public autograd::Node {
 
   void save(const at::Tensor* inputs, size_t count, const std::vector<at::Tensor>& results,
             const std::vector<at::Tensor>& made) {
-    if (state_->replay->is_followed()) note_inputs(inputs, count);
+    if (state_->replay->may_be_possible()) note_inputs(inputs, count);
     for (const PartitionSignature::BackwardInput& in : state_->signature.backward_inputs) {
       spots_.emplace_back();
       switch (in.kind) {
@@ -353,13 +353,12 @@ class CompiledBackward final : public autograd::Node {
   void note_inputs(const at::Tensor* inputs, size_t count) {
     constexpr size_t kSmall = size_t{64} << 10;
     constexpr int kFirstCalls = 8;
-    const bool possible = state_->replay->may_be_possible();
-    const bool all = possible && (state_->compared || state_->calls < kFirstCalls);
-    if (all && !state_->compared) ++state_->calls;
+    const bool all = state_->compared || state_->calls < kFirstCalls;
+    if (state_->calls < kFirstCalls) ++state_->calls;
     inputs_.reserve(count);
     for (size_t i = 0; i < count; ++i) {
       const at::Tensor& t = inputs[i];
-      inputs_.emplace_back(t, all || (possible && t.defined() && t.has_storage() && t.storage().nbytes() <= kSmall));
+      inputs_.emplace_back(t, all || (t.defined() && t.has_storage() && t.storage().nbytes() <= kSmall));
     }
   }
 
@@ -402,14 +401,8 @@ class CompiledBackward final : public autograd::Node {
     TORCH_CHECK(!are_batched(tangents), asked, "it is asked for by vmap", kUncompiled);
     const std::vector<at::Tensor> inputs = inputs_again(asked);
     Differentiated found = through(state_->replay->results(inputs), inputs, tangents, true);
-    if (!state_->compared.exchange(true)) {
-      try {
-        compare(found, inputs, tangents);
-      } catch (...) {
-        state_->compared = false;
-        throw;
-      }
-    }
+    if (!state_->compared) compare(found, inputs, tangents);
+    state_->compared = true;
     return std::move(found.gradients);
   }
 
