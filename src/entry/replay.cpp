@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "eager/eval.h"
-#include "graph/passes.h"
+#include "graph/passes/functionalize.h"
 #include "ops/names.h"
 
 namespace flashover::entry {
@@ -26,12 +26,8 @@ bool is_running_statistic(const graph::Node& n, size_t arg) {
 }  // namespace
 
 Replay::Replay(graph::Graph traced, graph::Joint joint)
-    : follows_(joint.tangents.size()),
-      graph_(joint.followed ? std::move(traced) : graph::Graph(graph::kNewProgram)),
-      joint_(std::move(joint)) {
-  for (const graph::Joint::Result& r : joint_.results)
-    for (int32_t i : r.follows)
-      follows_.at(static_cast<size_t>(r.tangent)).push_back(static_cast<size_t>(joint_.results.at(i).tangent));
+    : graph_(joint.followed ? std::move(traced) : graph::Graph(graph::kNewProgram)), joint_(std::move(joint)) {
+  for (const graph::Joint::Result& r : joint_.results) follows_.emplace_back(r.follows.begin(), r.follows.end());
 }
 
 const std::string& Replay::impossible() const {
@@ -53,19 +49,31 @@ void Replay::prepare() const {
   std::call_once(once_, [&] { impossible_ = cut(); });
 }
 
+// The traced graph without writes and views.
+graph::Graph Replay::functional() const {
+  std::vector<size_t> passed;
+  for (const std::vector<size_t>& of : follows_) passed.insert(passed.end(), of.begin(), of.end());
+  std::vector<ValueId> values;
+  for (size_t i : passed) values.push_back(graph_.outputs.at(i).value);
+  graph::Graph g = graph::functionalize(graph_, values);
+  passed_.assign(follows_.size(), kNoValue);
+  for (size_t k = 0; k < passed.size(); ++k) passed_[passed[k]] = values[k];
+  return g;
+}
+
 std::string Replay::cut() const {
   if (!joint_.followed) return "parts of it are hidden from autograd (no_grad, detach, a torch.autograd.Function)";
   if (writes_followed_inputs()) return "it writes inputs that autograd is to see written";
   if (!joint_.late.empty()) return "its backward reads inputs";
-  graph::Joint joint = joint_;
-  graph::Graph g =
-      graph::run_pipeline(graph::Pipeline::kCustom, graph_, {.providers = target::Providers{}, .joint = &joint});
-  std::vector<graph::Output> outputs(joint.tangents.size(), graph::Output{});
-  for (size_t i = 0; i < joint.results.size(); ++i) {
-    const int32_t tangent = joint.results[i].tangent;
+  graph::Graph g = functional();
+  std::vector<graph::Output> outputs(joint_.tangents.size(), graph::Output{});
+  for (size_t i = 0; i < joint_.results.size(); ++i) {
+    const int32_t tangent = joint_.results[i].tangent;
     if (tangent < 0) continue;
     if (!g.outputs[i].owns_memory()) return "a result is memory of an input or of another result";
-    outputs.at(static_cast<size_t>(tangent)) = g.outputs[i];
+    graph::Output& o = outputs.at(static_cast<size_t>(tangent));
+    o = g.outputs[i];
+    if (passed_[i] != kNoValue) o.value = passed_[i];  // where its history ends (results_apart)
   }
   std::vector<bool> needed(g.values.size()), taken(g.values.size());
   for (const graph::Output& o : outputs) {
@@ -109,11 +117,7 @@ std::vector<at::Tensor> Replay::results(const std::vector<at::Tensor>& inputs) c
 
 Replay::Apart Replay::results_apart(const std::vector<at::Tensor>& inputs) const {
   const std::vector<at::Tensor> all = all_inputs(inputs);
-  std::vector<bool> passed(follows_.size());
-  for (const std::vector<size_t>& of : follows_)
-    for (size_t t : of) passed[t] = true;
-  aten::HistoryCuts cuts;
-  for (size_t t = 0; t < passed.size(); ++t) cuts.values.push_back(passed[t] ? graph_.outputs[t].value : kNoValue);
+  aten::HistoryCuts cuts{.values = passed_};
   std::vector<at::Tensor> results = aten::eval_under_autograd(graph_, all, &cuts);
   return {std::move(results), std::move(cuts.leaves)};
 }

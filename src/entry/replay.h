@@ -26,7 +26,7 @@ class Replay {
 
   // Quick, and not the whole of impossible().
   bool may_be_possible() const { return joint_.followed && !writes_followed_inputs() && joint_.late.empty(); }
-  // Of each tangent: those of the results that its gradient passes (graph::Joint::Result::follows).
+  // graph::Joint::Result::follows, by result.
   const std::vector<std::vector<size_t>>& follows() const { return follows_; }
   // Why it cannot be done; empty: it can.
   const std::string& impossible() const;
@@ -39,7 +39,7 @@ class Replay {
   // The same, but results lead no further back than to those before them.
   struct Apart {
     std::vector<at::Tensor> results;  // by tangent
-    std::vector<at::Tensor> leaves;   // by tangent: what others are computed with instead of the result; or undefined
+    std::vector<at::Tensor> leaves;   // by result: what others are computed with instead of it; or undefined
   };
   Apart results_apart(const std::vector<at::Tensor>& inputs) const;
   // How far two ways to compute a gradient may be apart: `of_its_own` of its largest element, or `of_all` of the largest
@@ -59,15 +59,17 @@ class Replay {
   // The graph becomes the forward alone when it is first asked for: few programs ask.
   void prepare() const;
   std::string cut() const;  // what impossible() says
+  graph::Graph functional() const;
   std::vector<at::Tensor> all_inputs(const std::vector<at::Tensor>& of_call) const;
 
-  std::vector<std::vector<size_t>> follows_;
+  std::vector<std::vector<size_t>> follows_;  // by result
   mutable std::once_flag once_;
   mutable graph::Graph graph_;
   mutable graph::Joint joint_;
   mutable std::string impossible_;
   mutable std::vector<bool> takes_, depends_;  // by input of the call
   mutable std::vector<size_t> inputs_;         // of the graph: those that the call has
+  mutable std::vector<ValueId> passed_;        // by result: its value, if others follow from it
 };
 
 // Whether `other`, gradients by a replay, are those that the compiled backward gave. `nearby`: by a replay of inputs that

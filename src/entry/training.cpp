@@ -291,23 +291,24 @@ class CompiledBackward final : public autograd::Node {
 
   // What the gradient of a result gives to the results that it passes (Replay::follows), which are asked for in the
   // backward that runs now. This node takes it as that of the result alone then.
-  autograd::variable_list gradients_of_results(size_t tangent, const at::Tensor& gradient) {
+  autograd::variable_list gradients_of_results(size_t result, const at::Tensor& gradient) {
     const Replay::Apart replayed = results_apart(inputs_again(kOfResults));
     autograd::edge_list leaves;
-    std::vector<size_t> tangents;
-    for (size_t t = 0; t < replayed.leaves.size(); ++t) {
-      if (!replayed.leaves[t].defined()) continue;
-      leaves.push_back(autograd::impl::gradient_edge(replayed.leaves[t]));
-      tangents.push_back(t);
+    std::vector<size_t> of;
+    for (size_t i = 0; i < replayed.leaves.size(); ++i) {
+      if (!replayed.leaves[i].defined()) continue;
+      leaves.push_back(autograd::impl::gradient_edge(replayed.leaves[i]));
+      of.push_back(i);
     }
-    const std::vector<size_t>& passed = state_->replay->follows()[tangent];
+    const std::vector<size_t>& passed = state_->replay->follows()[result];
+    const auto tangent = static_cast<size_t>(state_->signature.results[result].tangent);
     autograd::variable_list found(passed.size()), made(leaves.size());
     if (replayed.results[tangent].requires_grad())
       made = autograd::Engine::get_default_engine().execute({autograd::impl::gradient_edge(replayed.results[tangent])},
                                                             {gradient}, true, false, false, leaves);
     for (size_t i = 0; i < made.size(); ++i) {
-      const auto at = std::ranges::find(passed, tangents[i]);
-      TORCH_CHECK(made[i].defined() == (at != passed.end()), kOfResults, "results ", tangents[i], " and ", tangent,
+      const auto at = std::ranges::find(passed, of[i]);
+      TORCH_CHECK(made[i].defined() == (at != passed.end()), kOfResults, "results ", of[i], " and ", result,
                   " cannot be told apart", kUncompiled);
       if (at != passed.end()) found[static_cast<size_t>(at - passed.begin())] = std::move(made[i]);
     }
@@ -619,12 +620,12 @@ class CompiledBackward final : public autograd::Node {
   std::mutex mutex_;
 };
 
-// Of a result that others follow from, or that follows from others. It leads to the call's node, and to the nodes of the
-// results that its gradient passes: hooks, retain_grad and autograd.grad see theirs as in eager. Where nobody looks, the
-// call's node takes all of it at once.
+// Of a result that others follow from, or that follows from others, and no view of them. It leads to the call's node,
+// and to the nodes of the results that its gradient passes: hooks, retain_grad and autograd.grad see theirs as in eager.
+// Where nobody looks, the call's node takes all of it at once.
 class CompiledResultBackward final : public autograd::Node {
  public:
-  CompiledResultBackward(compat::NodePtr<CompiledBackward> call, size_t tangent) : tangent_(tangent) {
+  CompiledResultBackward(compat::NodePtr<CompiledBackward> call, size_t result, size_t tangent) : result_(result) {
     add_next_edge(autograd::Edge(std::move(call), static_cast<uint32_t>(tangent)));
   }
   std::string name() const override { return "CompiledBackward"; }
@@ -632,7 +633,7 @@ class CompiledResultBackward final : public autograd::Node {
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     autograd::variable_list out(num_outputs());
     if (gradients[0].defined() && passed_are_watched()) {
-      autograd::variable_list passed = call().gradients_of_results(tangent_, gradients[0]);
+      autograd::variable_list passed = call().gradients_of_results(result_, gradients[0]);
       std::ranges::move(passed, out.begin() + 1);
     }
     out[0] = std::move(gradients[0]);
@@ -648,16 +649,15 @@ class CompiledResultBackward final : public autograd::Node {
   // A hook need not read the gradient (those of sharded training do not).
   bool passed_are_watched() const {
     Watch watch = Watch::kNobody;
-    std::vector<const CompiledResultBackward*> left{this};
-    std::unordered_set<const autograd::Node*> seen;
+    std::vector<const autograd::Node*> left{this};
+    std::unordered_set<const autograd::Node*> seen{&call()};
     while (!left.empty()) {
-      const CompiledResultBackward& node = *left.back();
+      const autograd::Node* node = left.back();
       left.pop_back();
-      for (uint32_t i = 1; i < node.num_outputs(); ++i) {
-        const auto* passed = static_cast<const CompiledResultBackward*>(node.next_edge(i).function.get());
-        if (!seen.insert(passed).second) continue;
-        watch = std::max(watch, passed->watch());
-        left.push_back(passed);
+      for (const autograd::Edge& e : node->next_edges()) {
+        if (!seen.insert(e.function.get()).second) continue;
+        watch = std::max(watch, watch_of(*e.function));
+        left.push_back(e.function.get());
       }
     }
     if (watch != Watch::kHook || call().impossible().empty()) return watch != Watch::kNobody;
@@ -666,8 +666,7 @@ class CompiledResultBackward final : public autograd::Node {
     return false;
   }
 
-  Watch watch() const {
-    auto& node = const_cast<CompiledResultBackward&>(*this);  // its hooks have no other way
+  static Watch watch_of(autograd::Node& node) {
     if (const auto* tasks = autograd::get_current_graph_task_exec_info(); tasks != nullptr)
       if (const auto info = tasks->find(&node); info != tasks->end() && info->second.captures_) return Watch::kGradient;
     if (!node.retains_grad_hooks().empty()) return Watch::kGradient;
@@ -675,7 +674,7 @@ class CompiledResultBackward final : public autograd::Node {
     return hooks ? Watch::kHook : Watch::kNobody;
   }
 
-  size_t tangent_;
+  size_t result_;
 };
 
 bool is_result_node(const autograd::Node& node, const CompiledBackward& call) {
@@ -691,9 +690,9 @@ class Trained final : public Runner {
     for (size_t i = 0; i < p.results.size(); ++i)
       if (p.results[i].tangent >= 0) root_of_[memory_of(i)] = static_cast<int32_t>(i);
     const std::vector<std::vector<size_t>>& follows = state_->replay->follows();
-    std::vector<bool> seen(follows.size());
-    for (size_t t = 0; t < follows.size(); ++t)
-      if (!follows[t].empty()) order_result(t, seen);
+    is_linked_.assign(p.results.size(), false);
+    for (size_t i = 0; i < follows.size(); ++i)
+      if (!follows[i].empty()) order_result(i);
   }
 
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
@@ -723,53 +722,58 @@ class Trained final : public Runner {
         edges.push_back(autograd::impl::gradient_edge(inputs[g.input]));
       node->set_next_edges(std::move(edges));
     }
-    const std::vector<compat::NodePtr<CompiledResultBackward>> result_nodes = nodes_of_results(node);
     for (size_t i = 0; i < p.results.size(); ++i)  // in order of tangents
       if (const PartitionSignature::Result& r = p.results[i]; r.tangent >= 0) {
         outputs[i] = r.kind == Output::Kind::kInputAlias ? given_back(inputs[r.index], r, layouts->results[i])
                                                          : made[p.results[memory_of(i)].index];
-        const auto& own = result_nodes[static_cast<size_t>(r.tangent)];
-        if (own) node->add_input_metadata(outputs[i]);
-        using AnyNode = compat::NodePtr<autograd::Node>;
-        autograd::set_history(outputs[i], own ? AnyNode(own) : AnyNode(node));
+        if (is_linked_[i])
+          node->add_input_metadata(outputs[i]);
+        else
+          autograd::set_history(outputs[i], compat::NodePtr<autograd::Node>(node));
       }
+    for (size_t i : linked_) link(i, node, *layouts, outputs);
     // Inputs that the program wrote under autograd: so they are now, before views of them are made.
     const size_t visible = p.results.size() - p.extra.size();
     for (size_t k = 0; k < p.extra.size(); ++k)
       if (p.extra[k] >= 0) write(p.extra[k], inputs[p.extra[k]], outputs[visible + k]);
     for (size_t i = 0; i < p.results.size(); ++i) {
       const PartitionSignature::Result& r = p.results[i];
-      if (r.tangent >= 0) continue;
+      if (r.tangent >= 0 || is_linked_[i]) continue;
       if (r.kind == Output::Kind::kInputAlias) {
-        outputs[i] = view(inputs[r.index], r, layouts->results[i]);
+        outputs[i] = view(inputs[r.index], inputs[r.index], r, layouts->results[i]);
         continue;
       }
       const size_t memory = memory_of(i);
       const int32_t root = root_of_[memory];
       const at::Tensor& whole = root >= 0 ? outputs[root] : made[p.results[memory].index];
-      outputs[i] = memory == i && root < 0 ? whole : view(whole, r, layouts->results[i]);
+      outputs[i] = memory == i && root < 0 ? whole : view(whole, whole, r, layouts->results[i]);
     }
     if (node) node->save(inputs, count, outputs, made);
     outputs.resize(visible);
   }
 
  private:
-  // By tangent; null where no other result follows from it, nor it from others.
-  std::vector<compat::NodePtr<CompiledResultBackward>> nodes_of_results(
-      const compat::NodePtr<CompiledBackward>& call) const {
-    std::vector<compat::NodePtr<CompiledResultBackward>> nodes(state_->signature.tangents());
-    for (size_t t : results_with_nodes_) {
-      nodes[t] = compat::make_node<CompiledResultBackward>(call, t);
-      for (size_t passed : state_->replay->follows()[t]) nodes[t]->add_next_edge(autograd::Edge(nodes[passed], 0));
+  // A result that others follow from or that follows from others, all those that it follows from being there.
+  void link(size_t i, const compat::NodePtr<CompiledBackward>& call, const Layouts& layouts,
+            std::vector<at::Tensor>& outputs) const {
+    const PartitionSignature::Result& r = state_->signature.results[i];
+    const std::vector<size_t>& passed = state_->replay->follows()[i];
+    if (r.tangent < 0) {  // a view, which follows from one
+      const int32_t root = root_of_[memory_of(i)];
+      FLASHOVER_CHECK(root >= 0) << "result " << i << " is a view of no result";
+      outputs[i] = view(outputs[passed.front()], outputs[root], r, layouts.results[i]);
+      return;
     }
-    return nodes;
+    auto node = compat::make_node<CompiledResultBackward>(call, i, static_cast<size_t>(r.tangent));
+    for (size_t k : passed) node->add_next_edge(autograd::impl::gradient_edge(outputs[k]));
+    autograd::set_history(outputs[i], compat::NodePtr<autograd::Node>(node));
   }
-  // Puts t and what it follows from behind each other in results_with_nodes_, which autograd wants made in this order.
-  void order_result(size_t t, std::vector<bool>& seen) {
-    if (seen[t]) return;
-    seen[t] = true;
-    for (size_t passed : state_->replay->follows()[t]) order_result(passed, seen);
-    results_with_nodes_.push_back(t);
+  // Puts i and what it follows from behind each other, in the order in which autograd wants them made.
+  void order_result(size_t i) {
+    if (is_linked_[i]) return;
+    is_linked_[i] = true;
+    for (size_t passed : state_->replay->follows()[i]) order_result(passed);
+    linked_.push_back(i);
   }
   // One copy, where the program may have written several times.
   void write(int32_t number, const at::Tensor& input, const at::Tensor& content) const {
@@ -791,9 +795,10 @@ class Trained final : public Runner {
                                                : autograd::CreationMeta::IN_CUSTOM_FUNCTION);
     return made;
   }
-  // At the caller's level: autograd follows the view, or is told not to.
-  static at::Tensor view(const at::Tensor& base, const PartitionSignature::Result& r, const Geometry& g) {
-    const at::Tensor whole = base.requires_grad() && !r.requires_grad ? base.detach() : base;
+  // At the caller's level: autograd follows the view, of `base` or of a view of it, or is told not to.
+  static at::Tensor view(const at::Tensor& of, const at::Tensor& base, const PartitionSignature::Result& r,
+                         const Geometry& g) {
+    const at::Tensor whole = of.requires_grad() && !r.requires_grad ? of.detach() : of;
     at::Tensor made = at::as_strided(whole, g.sizes, g.strides, base.storage_offset() + g.offset);
     auto* meta = r.one_of_several ? torch::autograd::impl::get_view_autograd_meta(made) : nullptr;
     if (meta && meta->has_bw_view() && meta->get_creation_meta() == torch::autograd::CreationMeta::DEFAULT)
@@ -802,8 +807,9 @@ class Trained final : public Runner {
   }
 
   std::shared_ptr<const TrainingState> state_;
-  std::vector<int32_t> root_of_;            // by result that owns memory: the result that leads into the backward
-  std::vector<size_t> results_with_nodes_;  // tangents: each behind those that it follows from
+  std::vector<int32_t> root_of_;  // by result that owns memory: the result that leads into the backward
+  std::vector<size_t> linked_;    // results that follow from each other: each behind those that it follows from
+  std::vector<bool> is_linked_;
 };
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "compat/autograd.h"
 #include "compat/dispatch.h"
 #include "graph/checkpoint.h"
+#include "graph/rewrite/rewriter.h"
 #include "graph/written.h"
 #include "ops/args.h"
 #include "ops/names.h"
@@ -120,11 +121,18 @@ const c10::TensorImpl* followed_base(const at::Tensor& t) {
   return base.unsafeGetTensorImpl();
 }
 
+at::Tensor tensor_of(const c10::TensorImpl* t) {
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(t)));
+}
+
+bool is_same_result(const at::Tensor& a, const at::Tensor& b) {
+  return a.requires_grad() && autograd::impl::gradient_edge(a) == autograd::impl::gradient_edge(b);
+}
+
 // A gradient of `view` is one of those elements of `root`.
 bool follows(const at::Tensor& view, const at::Tensor& root) {
-  const autograd::Edge a = autograd::impl::gradient_edge(view), b = autograd::impl::gradient_edge(root);
   const c10::TensorImpl* base = followed_base(view);
-  return a == b || (base && base == followed_base(root));
+  return is_same_result(view, root) || (base && base == followed_base(root));
 }
 
 // The input that `t` is a differentiable view of; null: it is none, or not in a way that as_strided can say.
@@ -309,28 +317,56 @@ void number_by_results(graph::Joint& joint, std::vector<size_t>& root_of) {
   }
 }
 
-// graph::Joint::Result::follows. edges: of the results `roots`, then others.
-void note_following(graph::Joint& joint, const autograd::edge_list& edges, const std::vector<size_t>& roots) {
-  if (roots.size() < 2) return;
-  std::unordered_map<autograd::Edge, int32_t> results;
-  for (size_t k = 0; k < roots.size(); ++k) results.emplace(edges[k], static_cast<int32_t>(roots[k]));
-  for (size_t k = 0; k < roots.size(); ++k) {
-    std::vector<int32_t>& out = joint.results[roots[k]].follows;
-    std::unordered_set<const autograd::Node*> seen;
-    std::vector<const autograd::Node*> left{edges[k].function.get()};
-    while (!left.empty()) {
-      const autograd::Node* node = left.back();
-      left.pop_back();
-      if (!seen.insert(node).second) continue;
-      for (const autograd::Edge& e : node->next_edges()) {
-        if (!e.is_valid()) continue;
-        const auto result = results.find(e);
-        if (result == results.end())
-          left.push_back(e.function.get());
-        else if (std::ranges::find(out, result->second) == out.end())
-          out.push_back(result->second);
-      }
+using ResultsByEdge = std::unordered_map<autograd::Edge, int32_t>;
+
+// Those that a gradient at `node` comes to first.
+std::vector<int32_t> nearest(const autograd::Node* node, const ResultsByEdge& results) {
+  std::vector<int32_t> out;
+  std::unordered_set<const autograd::Node*> seen;
+  std::vector<const autograd::Node*> left{node};
+  while (!left.empty()) {
+    node = left.back();
+    left.pop_back();
+    if (!seen.insert(node).second) continue;
+    for (const autograd::Edge& e : node->next_edges()) {
+      if (!e.is_valid()) continue;
+      const auto result = results.find(e);
+      if (result == results.end())
+        left.push_back(e.function.get());
+      else if (std::ranges::find(out, result->second) == out.end())
+        out.push_back(result->second);
     }
+  }
+  return out;
+}
+
+// graph::Joint::Result::follows. edges: of the results `roots`, then others.
+void note_following(graph::Joint& joint, const std::vector<at::Tensor>& outputs, const autograd::edge_list& edges,
+                    const std::vector<size_t>& roots) {
+  ResultsByEdge results;
+  for (size_t k = 0; k < roots.size(); ++k) results.emplace(edges[k], static_cast<int32_t>(roots[k]));
+  const auto is_view = [&](int32_t i) {
+    const graph::Joint::Result& r = joint.results[i];
+    return r.requires_grad && r.tangent < 0 && r.view_of_input < 0;
+  };
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (is_view(static_cast<int32_t>(i)))
+      results.emplace(autograd::impl::gradient_edge(outputs[i]), static_cast<int32_t>(i));
+  if (results.size() < 2) return;
+  // Views that autograd does not take for parts of the result that stands for their memory are not told apart from it.
+  const auto is_apart = [&](const ResultsByEdge::value_type& view) {
+    if (!is_view(view.second)) return false;
+    const std::vector<int32_t> next = nearest(view.first.function.get(), results);
+    return next.size() != 1 || trace_impl(outputs[next[0]])->storage_id != trace_impl(outputs[view.second])->storage_id;
+  };
+  while (std::erase_if(results, is_apart) != 0) {
+  }
+  for (const auto& [edge, i] : results) {
+    std::vector<int32_t>& follows = joint.results[i].follows;
+    follows = nearest(edge.function.get(), results);
+    // The gradient of as_strided, which makes views of results, is spread over elements that share memory.
+    if (is_view(i) && !graph::is_writable_layout(aten::type_of(outputs[follows[0]])))
+      throw Declined("training: a result is a view of another one whose elements share memory");
   }
 }
 
@@ -409,14 +445,8 @@ void Recorder::find_extra_results(graph::Joint& joint, const std::vector<PyObjec
       any = true;
     }
     if (!any || !one_base || !base) continue;
-    const at::Tensor whole(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(base)));
-    const auto not_larger = [&](const at::Tensor& a, const at::Tensor& b) {
-      return sym::known_le(type_of(a).numel(), type_of(b).numel());
-    };
-    const bool there = std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor* t) {
-      return t->requires_grad() && not_larger(*t, whole) && not_larger(whole, *t) &&
-             std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* o) { return not_larger(*o, *t); });
-    });
+    const at::Tensor whole = tensor_of(base);
+    const bool there = std::ranges::any_of(tensors, [&](const at::Tensor* t) { return is_same_result(*t, whole); });
     if (there) continue;
     joint.extra.push_back(-1);
     extra_.push_back(whole);
@@ -487,12 +517,15 @@ std::vector<size_t> Recorder::find_roots(const graph::Joint& joint, const std::v
       roots.push_back(i);
       continue;
     }
-    // The first of those that cover the most; functionalize finds the same container or the partitioner declines.
+    // What they are views of (find_extra_results), else the first of those that cover the most; functionalize finds the
+    // same container or the partitioner declines.
     size_t root = i;
-    for (size_t k = 0; k < outputs.size(); ++k) {
+    const c10::TensorImpl* base = followed_base(outputs[i]);
+    const auto is_base = [&](size_t k) { return base && is_same_result(outputs[k], tensor_of(base)); };
+    for (size_t k = 0; k < outputs.size() && !is_base(root); ++k) {
       if (!joint.results[k].requires_grad || trace_impl(outputs[k])->storage_id != impl->storage_id) continue;
       const sym::Expr its = type_of(outputs[k]).numel(), largest = type_of(outputs[root]).numel();
-      if (sym::known_lt(largest, its) || (k < root && sym::known_eq(largest, its))) root = k;
+      if (is_base(k) || sym::known_lt(largest, its) || (k < root && sym::known_eq(largest, its))) root = k;
     }
     if (root == i) {
       roots.push_back(i);
@@ -540,7 +573,7 @@ void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& ou
     root_of.push_back(edges.size());
     edges.push_back(autograd::impl::gradient_edge(outputs[i]));
   }
-  note_following(joint, edges, roots);
+  note_following(joint, outputs, edges, roots);
   for (WrappedResult& w : wrapped) {
     add_wrapped_tangents(joint, w, outputs);
     tangents.push_back(THPVariable_Unpack(w.tangent));

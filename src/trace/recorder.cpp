@@ -866,7 +866,7 @@ void Recorder::finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector
   if (facts.op == unsafe_view && operands_.size() == 1 && operands_[0].impl && has_pyobject(operands_[0].tensor))
     sources[0] = operands_.data();
   const std::vector<ValueId> values = add_node(facts.op, std::move(args), std::move(outs)).outs;
-  if (!sizes_->empty()) ruled_.emplace(graph_.nodes.size() - 1, &facts);
+  note_rule(facts);
   size_t next = 0;
   const auto result = [&](const aten::ArgSpec& spec, const Operand* source) -> at::Tensor {
     const ValueId value = values[next++];

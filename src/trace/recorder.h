@@ -146,6 +146,7 @@ class Recorder final : public Session {
   int64_t number_shown(sym::Expr e) const;
   void read_sizes(const OpFacts& facts, Stack& stack, size_t base) const;
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
+  void note_rule(const OpFacts& facts);  // the types of the last node come from it: it is asked about small sizes, too
 
   // ---- reshape over sizes that are symbols
   c10::SymInt symint(sym::Expr e) const;

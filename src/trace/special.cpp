@@ -108,9 +108,11 @@ bool metadata_in_place(Recorder& recorder, OpFacts& facts, Stack& stack, size_t 
                                     : facts.schema.name.substr(0, dot - 1) + facts.schema.name.substr(dot);
   const aten::Operator* view = aten::find_operator(view_name);
   FLASHOVER_CHECK(view) << "no view operator for " << facts.schema.name;
+  OpFacts& rule = facts_of(view->handle);
+  std::vector<TensorType> outs;
+  const bool ruled = !recorder.sizes().empty() && recorder.infer_by_rule(rule, args, outs);
   TensorType type;
-  if (std::vector<TensorType> outs;
-      !recorder.sizes().empty() && recorder.infer_by_rule(facts_of(view->handle), args, outs)) {
+  if (ruled) {
     type = std::move(outs.at(0));
   } else {
     if (!recorder.sizes().empty()) {
@@ -125,6 +127,7 @@ bool metadata_in_place(Recorder& recorder, OpFacts& facts, Stack& stack, size_t 
   ops::SchemaFacts schema_facts;
   schema_facts.is_aten_view = true;
   become_view(recorder, *self, ops::find(view_name, schema_facts), std::move(args), std::move(type));
+  if (ruled) recorder.note_rule(rule);
   torch::jit::drop(stack, stack.size() - base - 1);
   return true;
 }

@@ -133,6 +133,119 @@ def test_results_that_do_not_follow_are_not_reached() -> None:
     assert torch.autograd.grad(b.sum(), a, allow_unused=True) == (None,)
 
 
+def chunks(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    a, b = x.tanh().chunk(2, -1)
+    return a, b, (a * b.exp()).sum()
+
+
+def chunk_of_one(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The same elements under two names, each with a gradient of its own."""
+    h = x.tanh()
+    a = h[:, :1]
+    (b,) = a.chunk(2, -1)
+    return h, a, b, (a * b.exp() + h.exp()).sum()
+
+
+def whole_behind_its_view(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = x.tanh()
+    return h.flatten(), h, (h * h.exp()).sum()
+
+
+def views_of_views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = x.tanh()
+    a = h.t()
+    b = a[1]
+    return b, (b.exp().sum() * a).sum(), a, h.view_as(h)
+
+
+def written(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = x.tanh() * 2
+    a = h.flatten()
+    h.mul_(0.5)
+    return h, a, (a * a.exp()).sum()
+
+
+def expanded(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = x.tanh()
+    a = h.expand(2, *h.shape)
+    return h, a, (a * a.flatten().exp().sum()).sum()
+
+
+def expanded_alone(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = x.tanh()
+    a = h.exp().expand(2, *h.shape)
+    return h, a, (a * a.flatten().exp().sum()).sum()
+
+
+def part_of_expanded(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    a = x.tanh().expand(2, *x.shape)
+    return a, a[0], (a * a[0].exp()).sum()
+
+
+VIEWS = [
+    chunks,
+    chunk_of_one,
+    whole_behind_its_view,
+    views_of_views,
+    written,
+    expanded,
+    expanded_alone,
+    part_of_expanded,
+]
+
+
+@pytest.mark.parametrize("f", VIEWS)
+@pytest.mark.parametrize("how", ["asked", "retained", "hooked"])
+def test_of_views_of_results(f: Callable[..., Any], how: str) -> None:
+    def run(g: Callable[..., Any]) -> list[Any]:
+        x = torch.linspace(-1, 1, 12, dtype=torch.double).reshape(3, 4).requires_grad_()
+        results = g(x)
+        total = sum((r * (i + 1)).sum() for i, r in enumerate(results))
+        if how == "asked":
+            loss = next(r for r in results if r.dim() == 0)
+            of_all = torch.autograd.grad(loss, [*results, x], retain_graph=True, allow_unused=True)
+            return [*of_all, *torch.autograd.grad(total, [*results, x])]
+        if how == "retained":
+            for r in results:
+                r.retain_grad()
+            total.backward()
+            return [*(r.grad for r in results), x.grad]
+        seen: dict[int, torch.Tensor] = {}
+        for i, r in enumerate(results):
+            r.register_hook(lambda g, i=i: (seen.setdefault(i, g.clone()), g * 2)[1])
+        total.backward()
+        return [*(seen.get(i) for i in range(len(results))), x.grad]
+
+    fast = flashover.compile(f)
+    for _ in range(2):
+        equal(run(fast), run(f))
+
+
+def test_of_chunks_of_a_module_in_training() -> None:
+    class Split(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 8), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            mean, scale = self.first(x).chunk(2, -1)
+            return mean, scale, self.last(mean * scale.exp())
+
+    torch.manual_seed(0)
+    m = Split().double()
+    fast = flashover.compile(m, fullgraph=True)
+    for n in (3, 3, 4, 5):
+        x = torch.randn(n, 6, dtype=torch.double)
+        equal(asked_for_chunks(fast, x), asked_for_chunks(m, x))
+
+
+def asked_for_chunks(m: Any, x: torch.Tensor) -> list[Any]:
+    mean, scale, y = m(x)
+    found = torch.autograd.grad(y.sum(), [mean, scale], retain_graph=True)
+    (y.square().sum() + scale.sum()).backward()
+    return [*found, *of_parameters(m)]
+
+
 def test_where_the_forward_cannot_be_computed_again() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         h = torch.dropout(x, 0.5, True)

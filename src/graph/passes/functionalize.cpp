@@ -2,6 +2,7 @@
 #include "graph/passes/functionalize.h"
 
 #include <algorithm>
+#include <ranges>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -79,9 +80,12 @@ bool disjoint(const TensorType& a, const TensorType& b) {
 
 class Functionalizer {
  public:
-  explicit Functionalizer(const Graph& in) : in_(in), out_(in.facts), b_(out_), tensors_(in.values.size()) {}
+  explicit Functionalizer(const Graph& in, const std::vector<ValueId>& apart = {})
+      : in_(in), out_(in.facts), b_(out_), tensors_(in.values.size()), apart_(in.values.size()) {
+    for (ValueId v : apart) apart_[written(v)] = true;
+  }
 
-  Graph run() {
+  Graph run(std::vector<ValueId>* apart = nullptr) {
     add_inputs();
     for (const Node& n : in_.nodes) {
       b_.set_location(n.location);
@@ -92,6 +96,8 @@ class Functionalizer {
       if (u.input >= 0 && u.version > 0 && in_.inputs[u.input].kind != InputKind::kConstant)
         out_.mutations.push_back({u.input, get(u.root)});
     for (const Output& o : in_.outputs) add_output(o);
+    if (apart != nullptr)
+      for (ValueId& v : *apart) v = get(v);
     return std::move(out_);
   }
 
@@ -113,6 +119,19 @@ class Functionalizer {
   };
 
   const TensorType& traced(ValueId v) const { return in_.type(v); }
+
+  // What an operator gives back that writes in place is no view but the tensor itself.
+  ValueId written(ValueId v) const {
+    for (const Node& n : std::views::reverse(in_.nodes)) {
+      if (std::ranges::find(n.outs, v) == n.outs.end()) continue;
+      for_each_written(n, [&](ValueId w) {
+        const TensorType &a = traced(w), &b = traced(v);
+        const bool same = a.sizes == b.sizes && a.strides == b.strides && a.offset == b.offset;
+        if (same && in_.values[w].storage == in_.values[v].storage) v = w;
+      });
+    }
+    return v;
+  }
 
   void add_inputs() {
     std::vector<ValueId> added;
@@ -175,7 +194,7 @@ class Functionalizer {
     const auto unit = static_cast<int32_t>(units_.size());
     units_.push_back({.root = v, .storage = in_.values[v].storage});
     if (units_.back().storage >= 0) ++units_on_storage_[units_.back().storage];
-    tensors_[v] = {.unit = unit, .current = functional, .version = 0};
+    tensors_[v] = {.unit = unit, .current = kept_apart(v, functional), .version = 0};
   }
   void new_view(ValueId v, ValueId parent, ViewSteps steps) {
     tensors_[v] = {.unit = tensors_[parent].unit, .parent = parent, .steps = std::move(steps)};
@@ -188,9 +207,15 @@ class Functionalizer {
     const int version = units_[t.unit].version;
     if (t.version == version) return t.current;
     FLASHOVER_CHECK(t.parent != kNoValue) << "a root is always current";
-    const ValueId value = replay(b_, t.steps, get(t.parent));
+    const ValueId value = kept_apart(v, replay(b_, t.steps, get(t.parent)));
     remember(v, value);
     return value;
+  }
+  ValueId kept_apart(ValueId v, ValueId value) {
+    if (!apart_[v]) return value;
+    TensorType t = plain(traced(v));
+    if (!is_writable_layout(t)) t.strides = contiguous_strides(t.sizes);
+    return b_.emit(Prim::copy, {Ref{value}}, std::move(t));
   }
   // ... in eager's strides, which operators may depend on.
   ValueId read(ValueId v) {
@@ -229,7 +254,7 @@ class Functionalizer {
       v = t.parent;
     }
     ++u.version;
-    for (const auto& [tensor, contents] : fresh) remember(tensor, contents);
+    for (const auto& [tensor, contents] : fresh) remember(tensor, kept_apart(tensor, contents));
   }
   // An in-place operator computes in its own dtype and stores into the target's.
   ValueId fit(ValueId value, const TensorType& target) {
@@ -608,8 +633,8 @@ class Functionalizer {
     return ops::is_dense(whole.sizes, whole.strides) && sym::known_le(0, span.first) &&
            sym::known_lt(span.last, whole.numel());
   }
-  // Results that share memory have one owner: the one that covers the others, else the first. `whole`: none covers
-  // them, so the owner's memory must hold everything.
+  // Results that share memory have one owner: one that covers the others (where views do, what they are views of), else
+  // the first. `whole`: none covers them, so the owner's memory must hold everything.
   struct Owner {
     size_t index;
     bool whole;
@@ -622,9 +647,16 @@ class Functionalizer {
       if (tensors_[in_.outputs[j].value].unit == unit) sharing.push_back(j);
     Owner owner{sharing.front(), true};
     for (size_t j : sharing)
-      if (owner.whole && std::all_of(sharing.begin(), sharing.end(), [&](size_t k) { return covers(j, k); }))
+      if ((owner.whole || depth_of(j) < depth_of(owner.index)) &&
+          std::all_of(sharing.begin(), sharing.end(), [&](size_t k) { return covers(j, k); }))
         owner = {j, false};
     return owners_[unit] = owner;
+  }
+  // How many views lead to a result.
+  int depth_of(size_t output) const {
+    int depth = 0;
+    for (ValueId v = in_.outputs[output].value; tensors_[v].parent != kNoValue; v = tensors_[v].parent) ++depth;
+    return depth;
   }
 
   // Dims that eager repeats with stride 0 are size 1 in the value.
@@ -639,6 +671,7 @@ class Functionalizer {
   Graph out_;
   Builder b_;
   std::vector<Tensor> tensors_;
+  std::vector<bool> apart_;  // by traced value: nothing else stands for it
   std::vector<Unit> units_;
   std::unordered_map<int32_t, int> units_on_storage_;
   std::unordered_map<int32_t, Owner> owners_;  // by unit
@@ -647,5 +680,8 @@ class Functionalizer {
 }  // namespace
 
 Graph functionalize(const Graph& traced) { return Functionalizer(traced).run(); }
+Graph functionalize(const Graph& traced, std::vector<ValueId>& apart) {
+  return Functionalizer(traced, apart).run(&apart);
+}
 
 }  // namespace flashover::graph

@@ -11,10 +11,17 @@
 //   Declines  resize_/set_ of what is not fresh, writes through memory that two inputs share or that overlaps itself,
 //             outputs whose relation to other results cannot be expressed
 #pragma once
+#include <vector>
+
 #include "graph/graph.h"
 
 namespace flashover::graph {
 
 Graph functionalize(const Graph& traced);
+
+// The same, and traced values that nothing else stands for, though a view or a copy may hold what they hold: what the
+// program computes with one of `apart` is computed with a value of its own. In their place come those values, as they
+// are when the program ends.
+Graph functionalize(const Graph& traced, std::vector<ValueId>& apart);
 
 }  // namespace flashover::graph
