@@ -4,7 +4,7 @@ A server imports Triton once, compiles one small kernel so that everything is lo
 in. It ends when stdin ends (the process that asked is gone), and its workers die with it. A worker that dies answers
 its request with an error; the next request gets a new one.
 
-Request: u32 length, JSON {id, name, text, signature, warps, stages, asserts, arch}.
+Request: u32 length, JSON {id, name, text, signature, warps, stages, asserts, contracts, arch}.
 Answer: six u32 (id, status, shared bytes,
 scratch bytes per program, warps, length) and so many bytes: a cubin (status 0) or what went wrong (status 1: this
 source; 2: Triton itself does not work)."""
@@ -65,6 +65,7 @@ def build(request: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
             "num_warps": request["warps"],
             "num_stages": request["stages"],
             "debug": request["asserts"],
+            "enable_fp_fusion": request["contracts"],
             "sanitize_overflow": False,
         }
     )
@@ -105,6 +106,7 @@ def warm_up() -> None:
             "warps": 1,
             "stages": 2,
             "asserts": False,
+            "contracts": True,
             "arch": 90,
         }
     )

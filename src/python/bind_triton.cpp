@@ -67,6 +67,7 @@ py::dict describe(const TritonSource& s) {
   d["warps"] = s.warps;
   d["stages"] = s.stages;
   d["asserts"] = s.asserts;
+  d["contracts"] = s.contracts;
   d["grid"] = describe(s.launch.grid);
   return d;
 }
@@ -155,6 +156,7 @@ py::list build_cubins(const std::vector<py::dict>& given) {
     s.warps = d["warps"].cast<int>();
     if (d.contains("stages")) s.stages = d["stages"].cast<int>();
     s.asserts = d["asserts"].cast<bool>();
+    if (d.contains("contracts")) s.contracts = d["contracts"].cast<bool>();
     sources.push_back(std::move(s));
   }
   std::vector<kernel::triton::Cubin> cubins;

@@ -3,6 +3,8 @@
 // points.h and product.h write what a program computes of the outer points, stage.h the stages' loops, instructions.h,
 // reductions.h and memory.h their bodies; this file is what stands around them.
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/decimal.h"
@@ -15,7 +17,10 @@
 namespace flashover::kernel::triton {
 namespace {
 
+using loops::Id;
 using loops::Instr;
+using loops::kNone;
+using loops::Op;
 using loops::Product;
 using loops::Stage;
 using sym::Expr;
@@ -87,6 +92,40 @@ Expr launch_grid(const Emission& e) {
   });
 }
 
+// They have a value for one sign of their operand only (or, of zero, infinity).
+constexpr Op kOfOneSign[] = {Op::k_sqrt, Op::k_rsqrt, Op::k_log,  Op::k_log2,  Op::k_log10, Op::k_log1p,
+                             Op::k_pow,  Op::k_asin,  Op::k_acos, Op::k_acosh, Op::k_atanh, Op::k_reciprocal};
+// Zero stays zero, or is chosen.
+constexpr Op kPassesOn[] = {Op::k_neg,     Op::k_abs,     Op::k_mul,  Op::k_where,
+                            Op::k_maximum, Op::k_minimum, Op::k_fmax, Op::k_fmin};
+// To and from accumulators and scratch.
+constexpr Op kPutsDown[] = {Op::k_reduce, Op::k_store_scratch}, kTakesUp[] = {Op::k_acc, Op::k_load_scratch};
+constexpr Op kScratch[] = {Op::k_store_scratch, Op::k_load_scratch};
+
+// Whether what is left of a difference of products, of which eager rounds each, decides if there is a number: of
+// b * b - k * k, zero where they are equal, an fma leaves what was rounded off, which may be below zero.
+bool needs_each_rounding(const loops::Kernel& k) {
+  const auto is = [](Op op, const auto& list) { return std::ranges::find(list, op) != std::end(list); };
+  std::set<std::pair<bool, int32_t>> kept;  // accumulators and scratch that hold differences
+  for (const Stage& s : k.stages) {
+    std::vector<bool> product(s.body.size()), difference(s.body.size());
+    for (size_t i = 0; i < s.body.size(); ++i) {
+      const Instr& in = s.body[i];
+      const auto holds = [](const std::vector<bool>& of, Id a) { return a != kNone && of[static_cast<size_t>(a)]; };
+      const auto any = [&](const std::vector<bool>& of) {
+        return std::ranges::any_of(in.args, [&](Id a) { return holds(of, a); });
+      };
+      if (is(in.op, kOfOneSign) ? any(difference) : in.op == Op::k_div && holds(difference, in.args[1])) return true;
+      const bool sum = in.op == Op::k_add || in.op == Op::k_sub, scratch = is(in.op, kScratch);
+      product[i] = in.op == Op::k_mul || (in.op == Op::k_neg && any(product));
+      difference[i] = (sum && any(product)) || ((sum || is(in.op, kPassesOn)) && any(difference)) ||
+                      (is(in.op, kTakesUp) && kept.contains({scratch, in.slot}));
+      if (is(in.op, kPutsDown) && any(difference)) kept.insert({scratch, in.slot});
+    }
+  }
+  return false;
+}
+
 TritonSource source_of(const Emission& e) {
   TritonSource s;
   s.name = function_name(e);
@@ -100,6 +139,7 @@ TritonSource source_of(const Emission& e) {
   if (e.role.epilogue_of) s.stages = e.role.epilogue_of->tile.stages;
   if (e.k.attention) s.stages = attention_stages(e.k);
   s.asserts = e.asserts;
+  s.contracts = !e.k.exact && !needs_each_rounding(e.k);
   s.launch.early = e.early;
   s.launch.grid[0] = launch_grid(e);
   s.launch.threads = 32 * e.tile.warps;
@@ -149,7 +189,8 @@ Hash128 key(const TritonSource& s) {
   h.text(std::string_view(s.text).substr(body == std::string::npos ? 0 : body))
       .number(static_cast<uint64_t>(s.warps))
       .number(static_cast<uint64_t>(s.stages))
-      .number(s.asserts);
+      .number(s.asserts)
+      .number(s.contracts);
   for (const std::string& t : s.signature) h.text(t);
   return h.finish();
 }

@@ -40,7 +40,8 @@ std::string request(const TritonSource& s, const Gpu& gpu, uint32_t id) {
                      ", \"text\": " + json_string(s.text) + ", \"signature\": [";
   for (size_t i = 0; i < s.signature.size(); ++i) json += (i ? ", " : "") + json_string(s.signature[i]);
   json += "], \"warps\": " + std::to_string(s.warps) + ", \"stages\": " + std::to_string(s.stages) +
-          ", \"asserts\": " + (s.asserts ? "true" : "false") + ", \"arch\": " + std::to_string(gpu.arch) + "}";
+          ", \"asserts\": " + (s.asserts ? "true" : "false") + ", \"contracts\": " + (s.contracts ? "true" : "false") +
+          ", \"arch\": " + std::to_string(gpu.arch) + "}";
   const auto size = static_cast<uint32_t>(json.size());
   std::string out(4, '\0');
   std::memcpy(out.data(), &size, 4);

@@ -39,6 +39,7 @@ struct TritonSource {
   int warps = 4;
   int stages = 2;           // of loads in flight in loops over products
   bool asserts = false;     // compile with device-side asserts
+  bool contracts = true;    // a product and a sum of it may be rounded once (an fma)
   plan::CudaLaunch launch;  // all but shared and scratch, which the compiler knows
 };
 // The identity of the code: everything but name and comment.

@@ -145,6 +145,33 @@ TEST(Triton, ExactKernelsApproximateNothing) {
   EXPECT_EQ(emit(k, Gpu{}).text.find("fast_erf"), std::string::npos);
 }
 
+// v2 is a difference of a product; v3 its negative.
+TritonSource of_difference(const std::string& last) {
+  return emit(loops::parse("kernel {\n p0 = f32[64] read\n p1 = f32[64] write\n outer i0.64\n vector outer\n cost 1\n"
+                           " stage {\n v0 = load f32 p0[i0.64]\n v1 = mul f32 v0 v0\n v2 = sub f32 v0 v1\n"
+                           " v3 = neg f32 v2\n v4 = " +
+                           last + "\n v5 = store p1[i0.64] v4\n }\n}\n"),
+              Gpu{});
+}
+
+TEST(Triton, DifferencesThatDecideIfThereIsANumberAreRoundedAsEagers) {
+  for (const char* last : {"sqrt f32 v3", "log f32 v2", "reciprocal f32 v3", "div f32 v0 v3"})
+    EXPECT_FALSE(of_difference(last).contracts) << last;
+  for (const char* last : {"exp f32 v3", "div f32 v3 v0", "mul f32 v3 v0", "sqrt f32 v0", "sqrt f32 v1"})
+    EXPECT_TRUE(of_difference(last).contracts) << last;
+  EXPECT_NE(key(of_difference("sqrt f32 v3")), key(of_difference("sqrt f32 v0")));
+  const auto of_sum = [](const char* operand) {
+    std::string text = row_kernel(64, 32, "inner");
+    text.replace(text.find("v1 = reduce"), 14,
+                 std::string("v1 = mul f32 v0 v0\n v2 = sub f32 v0 v1\n v3 = reduce a0 ") + operand);
+    text.replace(text.find("v1 = store"), 10, "v1 = sqrt f32 v0\n v2 = store");
+    text.replace(text.rfind(" v0\n"), 3, " v1");
+    return emit(loops::parse(text), Gpu{}).contracts;
+  };
+  EXPECT_FALSE(of_sum("v2"));
+  EXPECT_TRUE(of_sum("v1"));
+}
+
 TEST(Triton, TheKeyIsTheCodeAndNotItsName) {
   loops::Kernel k = loops::parse(row_kernel(100, 50, "inner"));
   const TritonSource a = emit(k, Gpu{});

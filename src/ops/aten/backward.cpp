@@ -129,6 +129,16 @@ bool plain_gradient(In in, Types& outs) {  // of argument `at`
     if (!contiguous(*t) || suggest_format(*t) != MemoryFormat::kContiguous) return false;
   return one(outs, dense(*x));
 }
+// Of one image, channels last, CUDA's kernel gives the batch of one that it works on; autograd sums over that.
+bool max_pool3d_backward(In in, Types& outs) {
+  const TensorType* x = tensor(in, 1);
+  if (!x || x->rank() != 4 || x->device.type != DeviceType::kCUDA || !strides_of_one_image(*x, x->sizes))
+    return plain_gradient<1>(in, outs);
+  TensorType out = fresh(*x, x->dtype, x->sizes);
+  out.sizes.insert(out.sizes.begin(), sym::Expr(1));
+  out.strides = *format_strides(out.sizes, MemoryFormat::kChannelsLast3d);
+  return one(outs, std::move(out));
+}
 bool plain_upsample_backward(In in, Types& outs) {  // (grad, output_size, input_size, ...)
   const TensorType* g = tensor(in, 0);
   if (!g || known_sizes(*g) || has_zero_size(*g) || suggest_format(*g) != MemoryFormat::kContiguous) return false;
@@ -171,11 +181,12 @@ void add_backward(Table& t) {
   for (const char* name : {"upsample_nearest2d_backward.default", "upsample_bilinear2d_backward.default",
                            "upsample_bicubic2d_backward.default"})
     t.add(name, OpKind::kIndex, upsample_backward);
-  for (const char* name : {"_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default",
-                           "adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default",
-                           "avg_pool3d_backward.default", "max_pool3d_with_indices_backward.default",
-                           "reflection_pad1d_backward.default", "replication_pad1d_backward.default"})
+  for (const char* name :
+       {"_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default",
+        "adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default", "avg_pool3d_backward.default",
+        "reflection_pad1d_backward.default", "replication_pad1d_backward.default"})
     t.add(name, OpKind::kExtern, plain_gradient<1>);
+  t.add("max_pool3d_with_indices_backward.default", OpKind::kExtern, max_pool3d_backward);
   for (const char* name : {"upsample_nearest1d_backward.default", "upsample_nearest3d_backward.default",
                            "_upsample_nearest_exact1d_backward.default", "_upsample_nearest_exact2d_backward.default",
                            "_upsample_nearest_exact3d_backward.default", "upsample_linear1d_backward.default",

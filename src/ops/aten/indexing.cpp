@@ -470,7 +470,6 @@ bool embedding_bag(In in, Types& outs) {
   const Expr bags = flag(arg(in, 7)) ? offsets->sizes[0] - Expr(1) : offsets->sizes[0];
   const DType number = indices->dtype == DType::kI64 ? DType::kI64 : offsets->dtype;  // ATen brings both to the wider
   if (w->device.type != DeviceType::kCPU) {  // there all of them are filled but the largest
-    if (indices->dtype != offsets->dtype) return false;
     outs = {fresh(*w, w->dtype, {bags, w->sizes[1]}), fresh(*w, number, {indices->sizes[0]}),
             fresh(*w, number, {offsets->sizes[0]}),
             fresh(*w, number, *mode == kMax ? Sizes{bags, w->sizes[1]} : Sizes{Expr(0)})};

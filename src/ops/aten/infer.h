@@ -58,6 +58,8 @@ bool can_cast(DType from, DType to);
 bool contiguous(const TensorType& t);                // as ATen: also true for no elements; false when not provable
 bool channels_last_contiguous(const TensorType& t);  // rank 4 or 5; dims of size one may have any stride
 bool has_zero_size(const TensorType& t);
+// One image of three dimensions, channels last: strides of `sizes` laid out like it; else nothing.
+std::optional<Sizes> strides_of_one_image(const TensorType& x, Sizes sizes);
 bool has_empty_image(const TensorType& t, size_t n);  // of n dimensions: no size but the batch's may be 0
 bool known_sizes(const TensorType& t);                // sizes and strides are numbers
 std::optional<Ints> ints(const Sizes& s);

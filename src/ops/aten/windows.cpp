@@ -4,6 +4,20 @@
 #include "ops/aten/infer.h"
 
 namespace flashover::ops::aten {
+
+std::optional<Sizes> strides_of_one_image(const TensorType& x, Sizes sizes) {
+  Sizes whole = x.sizes;
+  whole.insert(whole.begin(), Expr(1));
+  const Sizes wanted = *format_strides(whole, MemoryFormat::kChannelsLast3d);
+  for (size_t d = 0; d < x.rank(); ++d)
+    if (!x.sizes[d].is_const(1) && !sym::known_eq(x.strides[d], wanted[d + 1])) return {};
+  if (is_contiguous(x)) return {};
+  sizes.insert(sizes.begin(), Expr(1));
+  Sizes strides = *format_strides(sizes, MemoryFormat::kChannelsLast3d);
+  strides.erase(strides.begin());
+  return strides;
+}
+
 namespace {
 
 bool channels_last(const TensorType& t) { return suggest_format(t) != MemoryFormat::kContiguous; }
@@ -79,20 +93,6 @@ std::optional<Expr> pooled(Expr size, int64_t kernel, int64_t padding, int64_t s
   if (ceil_mode && !sym::known_lt((out - 1) * stride, size + padding)) out = out - 1;
   if (!sym::known_le(1, out)) return std::nullopt;
   return out;
-}
-
-// One image of three dimensions, channels last: ATen's max_pool3d lays the result out alike.
-std::optional<Sizes> strides_of_one_image(const TensorType& x, Sizes sizes) {
-  Sizes whole = x.sizes;
-  whole.insert(whole.begin(), Expr(1));
-  const Sizes wanted = *format_strides(whole, MemoryFormat::kChannelsLast3d);
-  for (size_t d = 0; d < x.rank(); ++d)
-    if (!x.sizes[d].is_const(1) && !sym::known_eq(x.strides[d], wanted[d + 1])) return {};
-  if (is_contiguous(x)) return {};
-  sizes.insert(sizes.begin(), Expr(1));
-  Sizes strides = *format_strides(sizes, MemoryFormat::kChannelsLast3d);
-  strides.erase(strides.begin());
-  return strides;
 }
 
 template <size_t n, bool is_max>
