@@ -99,6 +99,10 @@ bool same_places(const TensorType& a, const TensorType& b) {
 
 }  // namespace
 
+void Recorder::note_rule(const OpFacts& facts) {
+  if (!sizes_->empty()) ruled_.emplace(graph_.nodes.size() - 1, &facts);
+}
+
 class SmallReplay {
  public:
   SmallReplay(const Recorder& recorder, Small small)

@@ -129,6 +129,10 @@ def branch(x: torch.Tensor) -> torch.Tensor:
 # What they return, or write, is of another kind where the size is 1.
 TELLING = {
     "squeeze": (lambda x: (x * 2).squeeze(), lambda n: (n, 4)),
+    "squeeze in place": (lambda x: (x * 2).squeeze_(), lambda n: (n, 4)),
+    "squeeze of a part in place": (lambda x: (x * 2).select(-1, 0).squeeze_((0,)), lambda n: (n, 4)),
+    "squeeze of all but one in place": (lambda x: (x * 2)[1:].squeeze_(0), lambda n: (n, 4)),
+    "squeeze and write": (lambda x: (x * 2).squeeze_(0).mul_(3).unsqueeze_(0), lambda n: (n, 4)),
     "a view is written": (rows_twice, lambda n: (n, 4)),
     "a view is returned": (rows, lambda n: (n, 4)),
     "a view of a column is returned": (rows, lambda n: (4, n)),

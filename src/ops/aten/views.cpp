@@ -186,8 +186,9 @@ bool squeezed(const TensorType& x, const std::vector<bool>& which, Types& outs) 
   out.sizes.clear();
   out.strides.clear();
   for (size_t i = 0; i < x.rank(); ++i) {
-    if (which[i] && !x.sizes[i].is_const() && !sym::known_ne(x.sizes[i], 1)) return false;
-    if (which[i] && x.sizes[i].is_const(1)) continue;
+    const bool stays = !which[i] || sym::known_ne(x.sizes[i], 1);
+    if (!stays && !sym::known_eq(x.sizes[i], 1)) return false;
+    if (!stays) continue;
     out.sizes.push_back(x.sizes[i]);
     out.strides.push_back(x.strides[i]);
   }
