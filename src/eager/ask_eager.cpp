@@ -15,7 +15,8 @@ namespace flashover::aten {
 // In a thread of its own: no mode, no autocast, no trace of the caller's is there.
 void ask_eager() {
   const auto ask = [] {
-    const at::Tensor bounded = at::clamp(at::full({1}, 1.0f), std::nullopt, std::numeric_limits<double>::quiet_NaN());
+    const at::Tensor bounded =
+        at::clamp(at::full({1}, 1.0f, at::kFloat), std::nullopt, std::numeric_limits<double>::quiet_NaN());
     graph::eager_rules.lone_nan_bounds = std::isnan(*bounded.const_data_ptr<float>());
   };
   std::async(std::launch::async, ask).get();

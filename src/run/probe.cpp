@@ -78,7 +78,8 @@ Work work(const char* name, std::vector<Arg> args, const std::vector<at::Tensor>
 Work panels_work(const at::Tensor& x, const at::Tensor& w) {
   if (!cpu::vector_kernels()) return {};
   const int64_t columns = w.size(0), inner = w.size(1);
-  const at::Tensor packed = at::empty({cpu::panel_elements(columns, inner)}), out = at::empty({x.size(0), columns});
+  const at::Tensor packed = at::empty({cpu::panel_elements(columns, inner)}, x.options());
+  const at::Tensor out = at::empty({x.size(0), columns}, x.options());
   cpu::pack_panels(w.const_data_ptr<float>(), inner, 1, columns, inner, packed.mutable_data_ptr<float>());
   return [x, packed, out, columns] {
     cpu::linear(cpu::PanelLinear{.x = x.const_data_ptr<float>(),
@@ -97,7 +98,7 @@ Work panels_work(const at::Tensor& x, const at::Tensor& w) {
 // x w^T on the AMX unit, in the bf16x3 split.
 Work split_work(const at::Tensor& x, const at::Tensor& w) {
   if (!cpu::has_amx_bf16()) return {};
-  const at::Tensor out = at::empty({x.size(0), w.size(0)});
+  const at::Tensor out = at::empty({x.size(0), w.size(0)}, x.options());
   return [x, w, out] {
     cpu::product(cpu::ProductOf<float>{.a = x.const_data_ptr<float>(),
                                        .a_batch = 0,
@@ -122,7 +123,10 @@ target::Providers measure() {
   constexpr int64_t kRows = 64, kInner = 512, kColumns = 512;
   // A generator of our own: the program's random numbers stay as they are.
   const auto generator = at::globalContext().defaultGenerator(c10::kCPU).clone();
-  const at::Tensor x = at::randn({kRows, kInner}, generator), w = at::randn({kColumns, kInner}, generator);
+  const auto numbers = [&](int64_t rows) {  // f32, whatever the program's default is
+    return at::randn({rows, kInner}, generator, at::kFloat);
+  };
+  const at::Tensor x = numbers(kRows), w = numbers(kColumns);
   const Arg none = None();
   const auto linear = [&](const at::Tensor& a, const at::Tensor& b) {
     return work(op::linear, {Ref{0}, Ref{1}, none}, {a, b});
@@ -138,7 +142,7 @@ target::Providers measure() {
   // Around one it is noise, and the library that eager uses has the better claim.
   if (p.onednn) p.onednn_f32_ratio = f32 < 1.4 && f32 > 0.7 ? 1.0 : std::clamp(std::round(f32 * 2) / 2, 0.5, 4.0);
   // (Of a training step: nothing is packed beforehand. 20 ms where the two are level.)
-  const at::Tensor rows = at::randn({4 * kRows, kInner}, generator);
+  const at::Tensor rows = numbers(4 * kRows);
   p.split_f32 = speed_ratio(linear(rows, w), split_work(rows, w), 12) > 1;
   const auto reduced = [&](at::ScalarType type) {
     const at::Tensor a = x.to(type), b = w.to(type);
