@@ -107,6 +107,7 @@ bool makes_the_same(Interpreter& in, const Capture& before, const Snapshot* stop
     reconstructor.frames(*stopped);
   } else {
     reconstructor.make(result);
+    reconstructor.enter_ranges();
   }
   if (handled != nullptr) reconstructor.make(handled);
   reconstructor.effects();
@@ -471,6 +472,7 @@ void Run::reconstruct(TorchState& state, const HandledException& handled) {
     out.yields = in.yields();
   } else {
     out.result = reconstructor.make(result.get());
+    reconstructor.enter_ranges();
   }
   if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : reconstructor.make(handled.now());
   reconstructor.numbers_of_data();

@@ -1,6 +1,9 @@
 // What the interpreter reads of containers, whole or in part, and of arrays of numpy.
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <iterator>
+#include <string_view>
 
 #include "base/boundary.h"
 #include "base/check.h"
@@ -14,15 +17,40 @@ constexpr int kMaxContentDepth = 6;
 
 constexpr Py_ssize_t kMaxElements = 20000;
 
-// Values that change in place where no guard looks.
-bool keeps_secrets(PyTypeObject* t) {
-  for (; t != nullptr && t != &PyBaseObject_Type; t = t->tp_base)
+// The instances' layout of these is what guards look at: items, attributes, arguments, values that are known by identity.
+bool is_observed_base(PyTypeObject* t) {
+  if (t->tp_basicsize == PyBaseObject_Type.tp_basicsize && t->tp_itemsize == 0) return true;
+  const KnownTypes& k = known_types();
+  PyTypeObject* const known[] = {&PyList_Type,      &PyTuple_Type,    &PyDict_Type,        &PySet_Type,
+                                 &PyFrozenSet_Type, &PyODict_Type,    &PyUnicode_Type,     &PyLong_Type,
+                                 &PyFloat_Type,     &PyComplex_Type,  &PyBytes_Type,       &PyType_Type,
+                                 &PyModule_Type,    &PyProperty_Type, &PyClassMethod_Type, &PyStaticMethod_Type,
+                                 &PySuper_Type,     k.deque,          k.defaultdict,       k.partial};
+  if (std::find(std::begin(known), std::end(known), t) != std::end(known)) return true;
+  // (Classes of pybind11 name their module in their dict alone.)
+  PyObject* module = type_dict(t) != nullptr ? PyDict_GetItemString(type_dict(t), "__module__") : nullptr;
+  const std::string_view named = module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : "";
+  const auto is_of = [&](std::string_view package) {
+    return std::string_view(t->tp_name).starts_with(package) || named.starts_with(package);
+  };
+  return PyType_IsSubtype(t, reinterpret_cast<PyTypeObject*>(PyExc_BaseException)) ||
+         PyType_IsSubtype(t, &_PyWeakref_RefType) || is_of("torch") || is_of("numpy");
+}
+
+// Values that change in place where no guard looks. And what is not known by identity, of a class that C code made or of
+// one of the program over such a class: what their methods in C read is in no attribute.
+bool keeps_secrets(PyObject* o) {
+  PyTypeObject* const type = Py_TYPE(o);
+  for (PyTypeObject* t = type; t != nullptr && t != &PyBaseObject_Type; t = t->tp_base)
     for (const char* name :
          {"bytearray", "memoryview", "array.array", "mmap.mmap", "_queue.SimpleQueue", "_random.Random", "weakproxy",
           "weakcallableproxy", "_thread.lock", "_thread.RLock", "_multiprocessing.SemLock", "_socket.socket",
           "itertools.count", "itertools.repeat", "decimal.Context", "_ctypes._CData", "frame"})
       if (std::strcmp(t->tp_name, name) == 0) return true;
-  return false;
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_pinned_kind(o)) return false;
+  PyTypeObject* base = type;
+  while (base != nullptr && is_python_class(base)) base = base->tp_base;
+  return base != nullptr && !is_observed_base(base);
 }
 
 PyTypeObject* namespace_type() {
@@ -122,6 +150,13 @@ void SourceTracker::contents(PyObject* c) {
   }
   SourceId id = source_of(c);
   if (id == kNoSource || detached(c) || is_atom(c)) return;
+  const auto members = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      Ref key = Ref::steal(PyUnicode_InternFromString(name));
+      Ref value = Ref::steal(PyObject_GetAttr(c, key.get()));
+      reach(SourceKind::kSlot, id, -1, key.get(), value.get());
+    }
+  };
   if (PyList_Check(c) || PyTuple_Check(c)) {
     const Py_ssize_t added_from = PyList_Check(c) ? appended(c) : -1;
     const Py_ssize_t n = added_from >= 0 ? added_from : PySequence_Fast_GET_SIZE(c);
@@ -155,11 +190,9 @@ void SourceTracker::contents(PyObject* c) {
     reach(SourceKind::kSlot, id, -1, names[1], s->stop);
     reach(SourceKind::kSlot, id, -1, names[2], s->step);
   } else if (Py_TYPE(c) == &PyRange_Type) {
-    for (const char* name : {"start", "stop", "step"}) {
-      Ref key = Ref::steal(PyUnicode_InternFromString(name));
-      Ref value = Ref::steal(PyObject_GetAttr(c, key.get()));
-      reach(SourceKind::kSlot, id, -1, key.get(), value.get());
-    }
+    members({"start", "stop", "step"});
+  } else if (PyObject_TypeCheck(c, known_types().partial)) {
+    members({"func", "args", "keywords"});
   } else if (PyMethod_Check(c)) {
     static PyObject* const names[] = {PyUnicode_InternFromString("__func__"), PyUnicode_InternFromString("__self__")};
     reach(SourceKind::kSlot, id, -1, names[0], PyMethod_GET_FUNCTION(c));
@@ -245,7 +278,7 @@ void SourceTracker::dict_contents(PyObject* dict, PyObject* items) {
 }
 
 void SourceTracker::check_secrets(PyObject* o) const {
-  if (is_old(o) && keeps_secrets(Py_TYPE(o)))
+  if (is_old(o) && keeps_secrets(o))
     throw Declined(std::string("what is in an object from before the call is read: ") + Py_TYPE(o)->tp_name);
 }
 
@@ -286,6 +319,10 @@ void SourceTracker::contents_deep(PyObject* o, int depth) {
       const auto* s = reinterpret_cast<PySliceObject*>(o);
       for (PyObject* part : {s->start, s->stop, s->step}) contents_deep(part, depth + 1);
     }
+  } else if (is_old(o) && PyObject_TypeCheck(o, known_types().partial)) {
+    contents(o);
+    for (const char* part : {"func", "args", "keywords"})
+      contents_deep(Ref::steal(PyObject_GetAttrString(o, part)).get(), depth + 1);  // (which o holds)
   } else if (is_old(o) && t == namespace_type()) {
     if (instance_dict(o) != kNoSource) contents_deep(*_PyObject_GetDictPtr(o), depth + 1);
   }

@@ -15,19 +15,10 @@
 
 namespace flashover::frame {
 
-// By which a weak mapping or set forgets what has died.
-static bool is_callback_of_weak(PyCodeObject* code, std::string_view file) {
-  if (PyUnicode_CompareWithASCIIString(code->co_name, "remove") != 0 &&
-      PyUnicode_CompareWithASCIIString(code->co_name, "_remove") != 0)
-    return false;
-  return (code->co_flags & CO_NESTED) != 0 && (file.ends_with("/weakref.py") || file.ends_with("/_weakrefset.py") ||
-                                               file.ends_with("-packages/torch/utils/weak.py"));
-}
-
 // Imports, and compilers at work: nothing that they call is the program's own doing.
 bool works_for_itself(PyCodeObject* code) {
   const std::string_view file = file_of(code);
-  if (file.starts_with("<frozen importlib") || is_callback_of_weak(code, file)) return true;
+  if (file.starts_with("<frozen importlib") || is_callback_of_weak(code)) return true;
   const size_t torch = file.find("-packages/torch/");
   if (torch == file.npos) return false;
   const std::string_view part = file.substr(torch + std::strlen("-packages/torch/"));

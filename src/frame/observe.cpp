@@ -23,6 +23,11 @@ bool is_foreign(PyObject* o) {
   return false;
 }
 
+bool is_awaited(PyTypeObject* t) {  // (each class on the heap has the table, most of them an empty one)
+  const PyAsyncMethods* m = t->tp_as_async;
+  return m != nullptr && (m->am_await != nullptr || m->am_aiter != nullptr || m->am_anext != nullptr);
+}
+
 // Of a class derived from int, str and the like: never changes, but what it is stands in no attribute.
 bool is_value_of_a_subclass(PyObject* o) {
   if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
@@ -634,7 +639,7 @@ void SourceTracker::describe(SourceId id, PyObject* object, bool parent_pinned) 
   // not advance them (Interpreter::next).
   const bool iterator = source(id).kind == SourceKind::kArgument && !is_python_class(Py_TYPE(object)) &&
                         (PyIter_Check(object) || PyCoro_CheckExact(object) || PyAsyncGen_CheckExact(object) ||
-                         Py_TYPE(object)->tp_as_async != nullptr);
+                         is_awaited(Py_TYPE(object)));
   if (is_pinned_kind(object) && !iterator) {
     fact(FactKind::kIdentity, id, object);
     pinned_[static_cast<size_t>(id)] = true;
@@ -809,7 +814,13 @@ void SourceTracker::hash(PyObject* o) {
     contents_deep(o);
   } else {
     if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) specials(Py_TYPE(o));
-    if (Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash) identity(o);
+    if (Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash) return identity(o);
+    // A hash in C reads a value.
+    if (PyCFunction_Check(o) && is_old(o) && !pinned(source_of(o)))
+      throw Declined("the hash of a method of C from before the call");  // that is, where its object lies
+    not_opaque(o);
+    check_secrets(o);
+    if (PyRange_Check(o) || PySlice_Check(o)) contents(o);
   }
 }
 

@@ -525,12 +525,18 @@ void Reconstructor::frames(const Snapshot& snapshot) {
     }
     capture_.frames.push_back(std::move(point));
   }
-  // Left out of the trace, but what follows leaves them.
-  for (const Ref& range : in_.context.ranges.entered)
-    step(ReconstructionStep::Kind::kEnter, nullptr, {make(range.get())});
+  enter_ranges();
   for (const TorchModes::InferenceMode& m : in_.context.torch.inference_modes)
     if (m.entered) step(ReconstructionStep::Kind::kEnter, nullptr, {make(m.guard.get())});
   capture_.calls = true;
+}
+
+// Left out of the trace, but what follows leaves them.
+void Reconstructor::enter_ranges() {
+  for (const Ref& range : in_.context.ranges.entered) {
+    step(ReconstructionStep::Kind::kEnter, nullptr, {make(range.get())});
+    capture_.calls = true;
+  }
 }
 
 std::vector<int32_t> Reconstructor::elements(PyObject* sequence) {
@@ -757,10 +763,18 @@ void Reconstructor::fill_attributes(PyObject* o, int32_t made, PyTypeObject* bas
     }
     if (c->tp_base == &PyBaseObject_Type) break;
   }
+  PyObject** place = has_instance_dict(t) ? _PyObject_GetDictPtr(o) : nullptr;
+  PyObject* dict = place != nullptr ? *place : nullptr;
+  // One that was there before, or that others hold too (`self.__dict__ = shared`), stays that one.
+  const bool is_shared = dict != nullptr && (in_.recorder.is_old(dict) || Py_REFCNT(dict) > 1);
+  if (is_shared) {
+    static PyObject* const name = PyUnicode_InternFromString("__dict__");
+    slots.push_back(make(name));
+    slots.push_back(make(dict));
+  }
   if (slots.size() > 1) step(Kind::kFillSlots, nullptr, std::move(slots));
-  PyObject** dict = has_instance_dict(t) ? _PyObject_GetDictPtr(o) : nullptr;
-  if (dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0) {
-    auto items = pairs(*dict);
+  if (!is_shared && dict != nullptr && PyDict_GET_SIZE(dict) > 0) {
+    auto items = pairs(dict);
     items.insert(items.begin(), made);
     step(Kind::kFillDict, nullptr, std::move(items));
   }

@@ -19,6 +19,7 @@ class Reconstructor {
   int32_t make(PyObject* o);              // the register that holds `o`; throws Declined for what cannot be made again
   void input_hooks();                     // those that are registered still, in order; before all others
   void numbers_of_data();                 // those that may raise, and nothing shows
+  void enter_ranges();                    // record_function objects that the trace has not left
   void effects();                         // what the journal says was written, as it ended
   void frames(const Snapshot& snapshot);  // Capture::frames
   bool may_raise() const { return may_raise_; }              // for what tensors hold

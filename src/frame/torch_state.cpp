@@ -54,7 +54,8 @@ const std::vector<StateRow>& rows() {
                                    {"_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"},
                                    {"_get_math_sdp_enabled", "_set_sdp_use_math"},
                                    {"_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"},
-                                   {"_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"}})
+                                   {"_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"},
+                                   {"_get_sdp_priority_order", "_set_sdp_priority_order"}})
       add(get, set);
     add("_len_torch_function_stack", nullptr);
     add("_len_torch_dispatch_stack", nullptr);

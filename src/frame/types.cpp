@@ -180,7 +180,7 @@ bool is_pinned_kind(PyObject* o) {
   if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     // Instances of Python classes are described by what is read from them; heap types written in C have no such
     // insides.
-    return t == k.lru_cache ||
+    return t == k.lru_cache || guards::is_constant_of_c(t) ||
            (!has_instance_dict(t) && t->tp_getset == nullptr && t->tp_basicsize > 0 && t->tp_new != nullptr &&
             t->tp_base == &PyBaseObject_Type && PyDict_GetItemString(type_dict(t), "__slots__") == nullptr &&
             PyDict_GetItemString(type_dict(t), "__module__") == nullptr);

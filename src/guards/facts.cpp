@@ -11,6 +11,14 @@
 namespace flashover::guards {
 namespace {
 
+// Lists of constants, made anew by each call.
+bool same_lists(PyObject* a, PyObject* b) {
+  if (!PyList_CheckExact(a) || !PyList_CheckExact(b) || PyList_GET_SIZE(a) != PyList_GET_SIZE(b)) return false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(a); ++i)
+    if (!same_constant(PyList_GET_ITEM(a, i), PyList_GET_ITEM(b, i))) return false;
+  return true;
+}
+
 PyObject* builtins_dict() {
   static PyObject* dict = [] {
     PyObject* module = PyImport_ImportModule("builtins");
@@ -35,6 +43,13 @@ bool harmless(PyObject* o) {
   return is_constant(o) || PyModule_Check(o) || PyCode_Check(o) || PyCFunction_Check(o) ||
          Py_TYPE(o) == &PyMethodDescr_Type || Py_TYPE(o) == &PyGetSetDescr_Type || Py_TYPE(o) == &PyMemberDescr_Type ||
          Py_TYPE(o) == &PyWrapperDescr_Type;
+}
+
+// Objects without weak references that may be held all the same: they hold no more than their class does.
+bool is_small(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return PyLong_Check(o) || PyBytes_Check(o) || t == &PyClassMethod_Type || t == &PyStaticMethod_Type ||
+         t == &PyProperty_Type || is_constant_of_c(t);
 }
 
 bool is_weak(const Fact& f) {
@@ -119,9 +134,8 @@ void FactTable::prepare(int32_t index) {
         PyObject* weak = PyWeakref_NewRef(is, nullptr);
         if (!weak) PyErr_Clear();
         Py_XSETREF(f.expected, weak);
-      } else if (!PyObject_IS_GC(is) || Py_TYPE(is) == &PyClassMethod_Type || Py_TYPE(is) == &PyStaticMethod_Type ||
-                 Py_TYPE(is) == &PyProperty_Type) {
-        Py_INCREF(is);  // nothing else tells it from another one at its address; it holds no more than its class does
+      } else if (!PyObject_IS_GC(is) || is_small(is)) {
+        Py_INCREF(is);  // nothing else tells it from another one at its address
         Py_XSETREF(f.expected, is);
       } else {
         Py_CLEAR(f.expected);  // containers: an address that was reused has its own contents checked
@@ -374,7 +388,7 @@ bool FactTable::holds_between(int32_t index, PyObject* const* current) const {
       PyObject** items = &PyTuple_GET_ITEM(f.expected, 0);
       PyObject* now = PyObject_Vectorcall(items[0], items + 1, static_cast<size_t>(last - 1), nullptr);
       if (!now) PyErr_Clear();
-      const bool same = now && (now == items[last] || same_constant(now, items[last]));
+      const bool same = now && (now == items[last] || same_constant(now, items[last]) || same_lists(now, items[last]));
       Py_XDECREF(now);
       return same;
     }

@@ -391,6 +391,14 @@ static bool same_bytes(PyObject* a, PyObject* b) {
   return same;
 }
 
+bool is_constant_of_c(PyTypeObject* t) {
+  for (const char* name :
+       {"re.Pattern", "_struct.Struct", "operator.itemgetter", "operator.attrgetter", "operator.methodcaller",
+        "types.UnionType", "typing.TypeVar", "typing.ParamSpec", "typing.TypeVarTuple", "typing.TypeAliasType"})
+    if (std::strcmp(t->tp_name, name) == 0) return true;
+  return false;
+}
+
 bool is_constant(PyObject* o) {
   if (o == Py_None || o == Py_Ellipsis || o == Py_NotImplemented || PyBool_Check(o)) return true;
   if (PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyComplex_CheckExact(o) || PyUnicode_CheckExact(o) ||

@@ -50,6 +50,9 @@ PyObject* dict_get(PyObject* dict, PyObject* key);
 // ...).
 bool is_numpy_number(PyObject* object);  // a scalar of numpy's own: compared by its bytes
 bool is_constant(PyObject* object);
+// Instances of `type`, a class of C code, never change and hold no more than numbers, names and other such constants;
+// they are known by identity.
+bool is_constant_of_c(PyTypeObject* type);
 // Same type and same value: floats bit by bit, tuples element by element. Only for constants.
 bool same_constant(PyObject* a, PyObject* b);
 // Keys of `dict` in iteration order equal `keys` (a tuple) by identity or as constants. Honours OrderedDict's own

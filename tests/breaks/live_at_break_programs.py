@@ -929,6 +929,17 @@ def b_record_function(x, S):
     return y
 
 
+@torch.profiler.record_function("decorated")
+def decorated_with_a_record(x):
+    y = x * 2
+    return y + 3 if y.sum() < 1e9 else y
+
+
+@p
+def b_record_function_as_decorator(x, S):
+    return decorated_with_a_record(x) * 2, decorated_with_a_record(x + 1)
+
+
 KEPT_LIST = [1]
 KEPT_APPEND = KEPT_LIST.append
 

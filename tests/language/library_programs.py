@@ -312,6 +312,39 @@ def t_record_function(x, S):
         return x * 2
 
 
+@torch.profiler.record_function("decorated")
+def decorated_with_a_record(x, n):
+    return x.sin() if n == 0 else decorated_with_a_record(x, n - 1) * 2
+
+
+@p
+def t_record_function_as_decorator(x, S):
+    return decorated_with_a_record(x, 2)
+
+
+OLD_RECORD = torch.profiler.record_function("old")
+
+
+@p
+def t_record_function_from_before(x, S):
+    with OLD_RECORD:
+        y = x * 2
+    return y
+
+
+@torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH], set_priority=True)
+def decorated_attention(x):
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@p
+def t_priority_of_attention_kernels(x, S):
+    before = torch._C._get_sdp_priority_order()
+    y = decorated_attention(x)
+    before.append(7)
+    return y, before, torch._C._get_sdp_priority_order()
+
+
 @p
 def t_operators_of_the_profiler(x, S):
     record = torch.ops.profiler._record_function_enter_new("part", None)

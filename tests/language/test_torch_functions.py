@@ -289,3 +289,36 @@ def test_complex_numbers_under_a_default_dtype(dtype: torch.dtype) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert [t.dtype for t in got] == [t.dtype for t in want]
+
+
+def test_ranges_of_the_profiler_over_several_calls() -> None:
+    """A call may enter what another one leaves; ranges that compiled code enters and leaves are not seen."""
+    kept = torch.profiler.record_function("kept")
+
+    class Timer:
+        def __enter__(self) -> None:
+            self.range = torch.profiler.record_function("of a timer")
+            self.range.__enter__()
+
+        def __exit__(self, *error: object) -> None:
+            self.range.__exit__(*error)
+
+    timer = Timer()
+
+    def enter(x: torch.Tensor) -> torch.Tensor:
+        kept.__enter__()
+        timer.__enter__()
+        return x + 1
+
+    def leave(x: torch.Tensor) -> torch.Tensor:
+        timer.__exit__(None, None, None)
+        kept.__exit__(None, None, None)
+        return x + 2
+
+    enter, leave = flashover.compile(enter, fullgraph=True), flashover.compile(leave, fullgraph=True)
+    x = torch.ones(3)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(3):
+            torch.testing.assert_close(leave(enter(x)), x + 3)
+    counts = {e.key: e.count for e in profile.key_averages()}
+    assert (counts["kept"], counts["of a timer"]) == (3, 3)

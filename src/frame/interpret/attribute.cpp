@@ -286,6 +286,9 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
     }
   } else if (Py_TYPE(value) == &PyDictProxy_Type && PyType_Check(o)) {
     recorder.instance_dict(o);
+  } else if (!is_pinned_kind(o)) {  // made for this read, of what no guard sees
+    throw Declined(std::string("attribute that C code makes of an object from before the call: ") +
+                   Py_TYPE(o)->tp_name + "." + PyUnicode_AsUTF8(name));
   }
   return v.release();
 }
@@ -296,21 +299,13 @@ bool Interpreter::is_slot_in_c(PyTypeObject* t, PyObject* name) {
   return method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type;
 }
 
-// The same for data descriptors that are neither members nor getsets nor Python code.
-PyObject* Interpreter::from_data_descriptor(PyObject* o, PyObject* descriptor, PyObject* value) {
+// Of data descriptors that are neither members nor getsets: what one of C reads, and writes (caches do), is not seen.
+void Interpreter::require_known_descriptor(PyObject* o, PyObject* descriptor) {
   PyTypeObject* kind = Py_TYPE(descriptor);
   static PyObject* const get = interned("__get__");
-  if (value == nullptr || !recorder.is_old(o) || PyObject_TypeCheck(descriptor, &PyProperty_Type)) return value;
-  if (!is_slot_in_c(kind, get)) return value;
-  Ref v = Ref::steal(value);
+  if (!recorder.is_old(o) || PyObject_TypeCheck(descriptor, &PyProperty_Type) || !is_slot_in_c(kind, get)) return;
   static PyObject* const of_named_tuples = of_module("_collections", "_tuplegetter");
-  if (PyTuple_Check(o) && reinterpret_cast<PyObject*>(kind) == of_named_tuples) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
-      if (PyTuple_GET_ITEM(o, i) == value) {
-        recorder.contents(o);
-        return v.release();
-      }
-  }
+  if (PyTuple_Check(o) && reinterpret_cast<PyObject*>(kind) == of_named_tuples) return;
   throw Declined(std::string("attribute of an object from before the call through a ") + kind->tp_name);
 }
 
@@ -331,11 +326,10 @@ int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
     if (is_tensor(o) && is_forbidden_tensor_attribute(name))
       throw Declined(std::string("attribute of a tensor: ") + PyUnicode_AsUTF8(name));
     if (PyTuple_Check(o) && recorder.is_old(o)) recorder.contents(o);  // a named tuple's field is an item of it
+    const bool is_slot = Py_TYPE(d.get()) == &PyGetSetDescr_Type || Py_TYPE(d.get()) == &PyMemberDescr_Type;
+    if (!is_slot) require_known_descriptor(o, d.get());
     *out = is_tensor(o) ? read_of_tensor(d.get(), o, name) : bind(d.get(), o, t);
-    if (Py_TYPE(d.get()) == &PyGetSetDescr_Type || Py_TYPE(d.get()) == &PyMemberDescr_Type)
-      *out = from_slot(o, name, d.get(), *out);
-    else
-      *out = from_data_descriptor(o, d.get(), *out);
+    if (is_slot) *out = from_slot(o, name, d.get(), *out);
     return *out != nullptr ? 1 : -1;
   }
   if (has_instance_dict(t)) {
@@ -529,7 +523,17 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
   Ref d = Ref::borrow(recorder.type_lookup(t, name));
   if (is_tensor(o) && is_forbidden_tensor_attribute(name))
     throw Declined(std::string("attribute '") + PyUnicode_AsUTF8(name) + "' of a tensor is written");
-  if (!recorder.is_old(o)) return PyObject_GenericSetAttr(o, name, value);
+  const auto set_in = [&](PyObject* dict) {  // one from before the call
+    if (value == nullptr) recorder.dict_get(dict, name);
+    journal.dict_item(dict, name, value == nullptr);
+    return PyObject_GenericSetAttr(o, name, value);
+  };
+  if (!recorder.is_old(o)) {
+    PyObject** dict = has_instance_dict(t) ? _PyObject_GetDictPtr(o) : nullptr;
+    const bool in_dict = !d || Py_TYPE(d.get())->tp_descr_set == nullptr;
+    const bool is_shared = in_dict && dict != nullptr && *dict != nullptr && recorder.is_old(*dict);
+    return is_shared ? set_in(*dict) : PyObject_GenericSetAttr(o, name, value);  // self.__dict__ = shared
+  }
   if (d && Py_TYPE(d.get())->tp_descr_set != nullptr) {
     static PyObject *const set = interned("__set__"), *const del = interned("__delete__");
     if (!is_slot_in_c(Py_TYPE(d.get()), value != nullptr ? set : del)) return PyObject_GenericSetAttr(o, name, value);
@@ -564,9 +568,7 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
     dict = *_PyObject_GetDictPtr(o);
   }
   if (dict == nullptr) return PyObject_GenericSetAttr(o, name, value);  // raises
-  if (value == nullptr) recorder.dict_get(dict, name);
-  journal.dict_item(dict, name, value == nullptr);
-  return PyObject_GenericSetAttr(o, name, value);
+  return set_in(dict);
 }
 
 void Interpreter::look_special(PyObject* o, const char* name) {

@@ -232,12 +232,17 @@ bool CallHandlers::numbers(Interpreter& in, const PythonCall& c, PyObject** resu
 }
 
 PyObject* CallHandlers::python_function(Interpreter& in, const PythonCall& c) {
-  if (const int part = record_function_part(c.f);
-      part != 0 && c.kwnames == nullptr && c.nargs >= 1 && (part == 2 || !in.recorder.is_old(c.args[0]))) {
+  if (const int part = record_function_part(c.f); part != 0 && c.kwnames == nullptr && c.nargs >= 1) {
+    std::vector<Ref>&entered = in.context.ranges.entered, &left = in.context.ranges.left;
+    // A decorated function may call itself: one object is entered several times.
+    const auto last =
+        std::ranges::find_if(entered.rbegin(), entered.rend(), [&](const Ref& r) { return r.get() == c.args[0]; });
     if (part == 1)
-      in.context.ranges.entered.push_back(Ref::borrow(c.args[0]));
-    else if (std::erase_if(in.context.ranges.entered, [&](const Ref& r) { return r.get() == c.args[0]; }) == 0)
-      in.context.ranges.left.push_back(Ref::borrow(c.args[0]));  // entered before the capture
+      entered.push_back(Ref::borrow(c.args[0]));
+    else if (last != entered.rend())
+      entered.erase(std::next(last).base());
+    else
+      left.push_back(Ref::borrow(c.args[0]));  // entered before the capture
     return Py_NewRef(part == 1 ? c.args[0] : Py_None);
   }
   if (is_checkpoint(c.f)) {
@@ -399,11 +404,7 @@ PyObject* CallHandlers::partial(Interpreter& in, const PythonCall& c) {
       named = Ref::steal(PyObject_GetAttrString(c.f, "keywords"));
   if (!inner || !bound || !named) return nullptr;
   if (in.recorder.is_old(c.f)) {
-    SourceId id = in.recorder.source_of(c.f);
-    const char* const parts[] = {"func", "args", "keywords"};
-    PyObject* const values[] = {inner.get(), bound.get(), named.get()};
-    for (int i = 0; i < 3; ++i)
-      in.recorder.reach(SourceKind::kSlot, id, -1, Ref::steal(PyUnicode_InternFromString(parts[i])).get(), values[i]);
+    in.recorder.contents(c.f);
     in.recorder.contents(bound.get());
     in.recorder.contents(named.get());
   }
@@ -422,10 +423,14 @@ PyObject* CallHandlers::partial(Interpreter& in, const PythonCall& c) {
 
 PyObject* CallHandlers::weak_reference(Interpreter& in, const PythonCall& c) {
   if (c.nargs != 0 || c.kwnames != nullptr) return instance(in, c);
-  Ref target = Ref::steal(in.call_plain(c.f, c.args, c.nargs, c.kwnames));
-  if (target && in.recorder.is_old(c.f))
-    in.recorder.reach(SourceKind::kWeakTarget, in.recorder.source_of(c.f), -1, nullptr, target.get());
-  return target.release();
+  return take_weak_target(in, c.f, in.call_plain(c.f, c.args, c.nargs, c.kwnames));
+}
+
+PyObject* take_weak_target(Interpreter& in, PyObject* reference, PyObject* target) {
+  Ref taken = Ref::steal(target);
+  if (taken && in.recorder.is_old(reference))
+    in.recorder.reach(SourceKind::kWeakTarget, in.recorder.source_of(reference), -1, nullptr, taken.get());
+  return taken.release();
 }
 
 PyObject* CallHandlers::script_function(Interpreter& in, const PythonCall& c) {

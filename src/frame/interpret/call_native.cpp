@@ -275,7 +275,13 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
         return plain();
       }
     }
-    return call(self, args, nargs, kwnames);
+    // super().__call__() of a class that has one of its own.
+    const auto base = reinterpret_cast<ternaryfunc>(descr->d_wrapped);
+    if (base == Py_TYPE(self)->tp_call) return call(self, args, nargs, kwnames);
+    if (known_types().partial != nullptr && base == known_types().partial->tp_call)
+      return CallHandlers::partial(*this, {self, args, nargs, kwnames, false});
+    if (base != _PyWeakref_RefType.tp_call || count != 0) throw Declined("call of " + callable_name(f));
+    return take_weak_target(*this, self, plain());
   }
   const bool stores = stores_items(descr) && nargs == 2 && Py_TYPE(args[0]) != &PySlice_Type;
   for (size_t i = 0; i < (stores ? 1 : count); ++i) consume(args[i]);

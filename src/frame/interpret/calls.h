@@ -55,6 +55,8 @@ struct CallHandlers {
   static PyObject* instance(Interpreter& in, const PythonCall& c);
 };
 
+// What calling a weak reference gave, which may be another object in the next call. Takes `target`; null stays null.
+PyObject* take_weak_target(Interpreter& in, PyObject* reference, PyObject* target);
 // tensor.item(), float(tensor): the tensor, else null.
 PyObject* asked_for_item(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
 bool holds_tensor(PyObject* o, int depth = 0);

@@ -283,7 +283,7 @@ class Interpreter {
   PyObject* bind(PyObject* descriptor, PyObject* o, PyTypeObject* type);
   PyObject* read_of_tensor(PyObject* descriptor, PyObject* o, PyObject* name);
   PyObject* from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value);
-  PyObject* from_data_descriptor(PyObject* o, PyObject* descriptor, PyObject* value);
+  void require_known_descriptor(PyObject* o, PyObject* descriptor);
   int set_generic(PyObject* o, PyObject* name, PyObject* value);
   int set_property(PyObject* o, PyObject* name, PyObject* property, PyObject* value);
   PyObject* call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames);

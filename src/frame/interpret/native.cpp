@@ -149,7 +149,8 @@ const NativeRow kFunctions[] = {
      "_set_cudnn_enabled _set_cudnn_benchmark _set_cudnn_deterministic _set_cudnn_allow_tf32 "
      "_set_cudnn_depthwise_kernel "
      "_cuda_set_cudnn_benchmark_limit _set_fp32_precision_setter _set_fwd_grad_enabled _set_default_dtype "
-     "_set_sdp_use_flash _set_sdp_use_mem_efficient _set_sdp_use_math _set_sdp_use_cudnn _set_sdp_use_overrideable",
+     "_set_sdp_use_flash _set_sdp_use_mem_efficient _set_sdp_use_math _set_sdp_use_cudnn _set_sdp_use_overrideable "
+     "_set_sdp_priority_order",
      kShares, do_switch},
     {"torch._C", "is_autocast_cache_enabled", kShares, do_autocast_cache},
     {"torch._C", "set_autocast_cache_enabled", kShares, do_set_autocast_cache},

@@ -10,18 +10,32 @@
 namespace flashover::frame {
 
 // Reads some state of the process or the thread that may be another one on the next call.
+namespace {
+bool is_list_of_atoms(PyObject* o) {
+  if (!PyList_CheckExact(o)) return false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(o); ++i)
+    if (!is_atom(PyList_GET_ITEM(o, i))) return false;
+  return true;
+}
+}  // namespace
+
 PyObject* do_state(const NativeCall& c) {
   Ref result = Ref::steal(c.run());
   if (!result) return nullptr;
   const size_t count = c.all_nargs + (c.kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(c.kwnames)));
-  bool plain = is_atom(result.get()) || PyTuple_CheckExact(result.get());
+  bool plain = is_atom(result.get()) || PyTuple_CheckExact(result.get()) || is_list_of_atoms(result.get());
   for (size_t i = 0; i < count; ++i) plain = plain && (is_atom(c.all[i]) || is_pinned_kind(c.all[i]));
   if (!plain) throw Declined("call of " + callable_name(c.f));
   if (c.in.context.torch.switched) {  // what the program set itself is no state of before
     if (c.in.recorder.knows_call(c.f, c.all, count)) return result.release();
     throw Declined("call of " + callable_name(c.f) + " after a switch was set");
   }
-  c.in.recorder.call_gives(c.f, c.all, count, c.kwnames, result.get());
+  // (A list is the program's to write.)
+  const Ref kept = PyList_CheckExact(result.get())
+                       ? Ref::steal(PyList_GetSlice(result.get(), 0, PyList_GET_SIZE(result.get())))
+                       : Ref::borrow(result.get());
+  if (!kept) return nullptr;
+  c.in.recorder.call_gives(c.f, c.all, count, c.kwnames, kept.get());
   return result.release();
 }
 

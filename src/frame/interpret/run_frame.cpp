@@ -239,7 +239,13 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     return abandon_frame(tstate, frame);
   }
   tail_ = direct;
-  return evaluate(tstate, frame, throwflag);
+  PyCodeObject* const code = code_of(frame);
+  PyObject* result = evaluate(tstate, frame, throwflag);
+  if (result == nullptr && ending_.aborted && is_callback_of_weak(code)) {  // it has nobody to report the end to
+    PyErr_Clear();
+    return Py_NewRef(Py_None);
+  }
+  return result;
 }
 
 // A kernel in Python of a registered operator calls operators on tensors of the program's classes.
