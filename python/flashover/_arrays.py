@@ -583,7 +583,16 @@ def _power(a: Any, b: Any) -> Any:
             return _result(result._flashover_tensor, shadow, ())
         if b == 0:
             _stop("a power of 0")
-    return _ufunc(np.power, (a, b), {})
+    result = _ufunc(np.power, (a, b), {})
+    shadows = [o._flashover_shadow if _is_array(o) else o for o in (a, b)]
+    if result._flashover_shadow.dtype != _by_numpy(operator.pow, *shadows).dtype:
+        _stop("a power of booleans")  # of an array of them 2 is a square of int8
+    return result
+
+
+def _define(name: str, f: Callable[..., Any]) -> None:
+    f.__name__ = name  # by which a method of an array is made again
+    setattr(Array, name, f)
 
 
 def _define_operators() -> None:
@@ -610,13 +619,13 @@ def _define_operators() -> None:
         return lambda self: _ufunc(f, (self,), {})
 
     for name, f in _BINARY.items():
-        setattr(Array, f"__{name}__", binary(f, False, name == "pow"))
-        setattr(Array, f"__r{name}__", binary(f, True, name == "pow"))
-        setattr(Array, f"__i{name}__", in_place(f, name == "pow"))
+        _define(f"__{name}__", binary(f, False, name == "pow"))
+        _define(f"__r{name}__", binary(f, True, name == "pow"))
+        _define(f"__i{name}__", in_place(f, name == "pow"))
     for name, f in _COMPARE.items():
-        setattr(Array, f"__{name}__", binary(f, False, False))
+        _define(f"__{name}__", binary(f, False, False))
     for name, f in _UNARY.items():
-        setattr(Array, f"__{name}__", unary(f))
+        _define(f"__{name}__", unary(f))
 
     def stops(name: str) -> Callable[..., NoReturn]:
         def method(self: Array, *args: Any, **kwargs: Any) -> NoReturn:
@@ -628,7 +637,7 @@ def _define_operators() -> None:
     names += "deepcopy reduce reduce_ex array array_function torch_function dlpack dlpack_device buffer "
     names += "getstate setstate sizeof dir array_namespace array_wrap"
     for name in names.split():
-        setattr(Array, f"__{name}__", stops(f"__{name}__"))
+        _define(f"__{name}__", stops(f"__{name}__"))
 
 
 # ---- indexing ----
@@ -1275,8 +1284,7 @@ def _define_methods() -> None:
                 _stop(f"{name} of a scalar of numpy")
             return _handed(f(self, *args, **kwargs))
 
-        method.__name__ = name  # (by which a frame that is built again finds numpy's)
-        setattr(Array, name, method)
+        _define(name, method)
 
     def known(name: str) -> property:
         return property(lambda self: getattr(self._flashover_shadow, name))

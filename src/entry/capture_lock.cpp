@@ -10,6 +10,7 @@
 
 #include "compat/python_lock.h"
 #include "frame/operands.h"
+#include "frame/signals.h"
 
 namespace flashover::entry {
 namespace {
@@ -36,7 +37,7 @@ CaptureLock::CaptureLock(IfHeld otherwise) {
     locked_ = compile_mutex().try_lock_for(std::chrono::milliseconds(20));
     compat::take_lock_again(saved);
     if (locked_) break;
-    if (PyErr_CheckSignals() < 0) return;
+    if (frame::run_signal_handlers()) return;
   }
   compiling = true;
 }

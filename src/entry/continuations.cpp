@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxContinuations = 4096;  // modules that come and go leave theirs behind
 constexpr int kMaxBarren = 4;
+constexpr int kMaxFruitless = 8;
 
 const std::string kNowhere;
 
@@ -51,7 +52,13 @@ CompiledContinuations::Outcome CompiledContinuations::resume(const frame::Captur
                                                              std::vector<frame::FrameState>& frames) {
   frame::TakeCallees no_callees(nullptr);
   eager_ = false;
+  if (fruitless_ >= kMaxFruitless && reinterpret_cast<PyObject*>(s_.signature.code) != code &&
+      !deals_with_tensors(resumption.slots, resumption.count))
+    return leave(resumption, code, EagerCause::kDeclined, "many parts of the call before it had nothing to compile",
+                 line_of(resumption, code));
+  computes_ = false;
   const Outcome outcome = enter(resumption, code, result, frames);
+  fruitless_ = computes_ ? 0 : fruitless_ + 1;
   if (resumption.next == 0 || (reinterpret_cast<PyCodeObject*>(code)->co_flags & CO_GENERATOR)) {  // what was called
     auto [it, added] = s_.barren.try_emplace(code);
     if (added) Py_INCREF(code);
@@ -110,6 +117,7 @@ CompiledContinuations::Outcome CompiledContinuations::enter(const frame::Capture
     return entry->trivial ? Outcome::kNotTaken : leave(resumption, code, entry->cause, entry->reason, entry->where);
   for (DataCase seen;;) {
     entry->hits++;
+    computes_ = computes_ || entry->ops > 0;
     Repeat repeat;
     *result = run_entry(entry, here->settings, objects.data(), frames, repeat);
     if (*result) return Outcome::kReturned;
@@ -213,7 +221,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   here.sizes.learn(here.entries, resumption.slots, here.settings, here.varying_numbers, code, s_.root, resumption.next);
   note_per_call_identity(here.entries, resumption.slots, !per_call.slots.empty(), per_call.paths);
   held.reset();
-  if (PyErr_CheckSignals() < 0) {
+  if (frame::run_signal_handlers()) {
     failed_how = Outcome::kRaised;
     return nullptr;
   }

@@ -40,7 +40,11 @@ class CompiledContinuations final : public frame::Continuations {
                                           const std::optional<frame::VaryingSizes>& sizes);
   std::string name_at(const std::string& where) const;
 
-  bool eager_ = false;  // the frame resumed last was given up, though there is something to compile
+  // Parts of the call in a row without an operator. Behind many of them (pandas breaks the graph some hundred times)
+  // only the function's own frame and those with tensors at hand are taken on.
+  int fruitless_ = 0;
+  bool computes_ = false;  // the part that was resumed last had operators
+  bool eager_ = false;     // the frame resumed last was given up, though there is something to compile
   CallableState& s_;
 };
 

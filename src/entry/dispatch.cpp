@@ -152,7 +152,7 @@ bool is_uninitialized(Bound& bound, size_t slots) {
 
 PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* const* args, size_t nargsf,
                PyObject* kwnames) {
-  if (PyErr_CheckSignals() < 0) return nullptr;
+  if (frame::run_signal_handlers()) return nullptr;
   CallableState& s = *c->state;
   const Stance stance = current_stance();
   const char* const forbidden_by = s.entries.empty() ? nullptr : what_forbids_recompiling();
@@ -188,7 +188,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
                 c->self, -1);
   note_per_call_identity(same, bound.slots(), !s.per_call.slots.empty(), s.per_call.paths);
   held.reset();
-  if (PyErr_CheckSignals() < 0) return nullptr;
+  if (frame::run_signal_handlers()) return nullptr;
   if (fails) {
     raise_would_recompile(s.settings, failed, forbidden_by);
     return nullptr;

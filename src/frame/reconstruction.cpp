@@ -434,7 +434,7 @@ int32_t Reconstructor::make_iterator(PyObject* o) {
     items.push_back(make(PyTuple_GET_ITEM(parts.get(), 2)));
   kept_.push_back(std::move(parts));
   const bool of_list = items.size() == 2 && count == 1 && PyList_Check(PyTuple_GET_ITEM(args, 0));
-  const int32_t state = items.back();
+  const int32_t state = of_list ? items.back() : -1;  // (zip() and product() of nothing have no items)
   const int32_t made = step(Kind::kReduced, f, std::move(items), count);
   if (of_list) list_iterators_.push_back({made, state, PyTuple_GET_ITEM(args, 0)});
   return made;

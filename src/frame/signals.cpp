@@ -24,8 +24,8 @@ uint64_t holding = 0;                               // main thread only, as all 
 int depth = 0;
 std::atomic<bool> passing{false};
 std::atomic<uint64_t> passed{0};  // how many signals came while `passing`
-// What a handler raised at the end of a pass. It leaves the call where handlers are run next. (Never destroyed: Python
-// is gone by then.)
+// What a handler raised where nobody could take it. It leaves the call where handlers are run next, or behind the hold.
+// (Never destroyed: Python is gone by then.)
 std::optional<FetchedError>& raised = *new std::optional<FetchedError>;
 
 uint64_t bit(int number) { return uint64_t{1} << (number - 1); }
@@ -62,6 +62,25 @@ void hand_to_python(uint64_t signals) {
     if (signals & bit(s)) PyErr_SetInterruptEx(s);
 }
 
+// The first error of a handler is kept; Python's that is set stays.
+void run_those_that_wait() {
+  FetchedError error;
+  if (PyErr_CheckSignals() < 0) {
+    if (raised)
+      PyErr_Clear();
+    else
+      raised.emplace();
+  }
+  error.restore();
+}
+
+int raise_what_was_raised(void* /*unused*/) {
+  if (depth > 0 || !raised) return 0;  // (the end of the hold asks again)
+  raised->restore();
+  raised.reset();
+  return -1;
+}
+
 }  // namespace
 
 HeldSignals::HeldSignals() {
@@ -82,6 +101,8 @@ HeldSignals::HeldSignals() {
     ours.sa_handler = note;
     if (::sigaction(s, &ours, nullptr) == 0) holding |= bit(s);
   }
+  // Those that came before would have their handlers run by the first Python code, whose errors may count for nothing.
+  run_those_that_wait();
 }
 
 HeldSignals::~HeldSignals() {
@@ -96,6 +117,7 @@ HeldSignals::~HeldSignals() {
   }
   holding = 0;
   hand_to_python(held_signals.exchange(0));
+  if (raised) Py_AddPendingCall(raise_what_was_raised, nullptr);
 }
 
 SignalsPass::SignalsPass() : main_(on_main_thread()), before_(passed) {
@@ -110,15 +132,7 @@ SignalsPass::SignalsPass() : main_(on_main_thread()), before_(passed) {
 SignalsPass::~SignalsPass() {
   if (!main_) return;
   passing = was_;
-  if (was_ || passed == before_) return;
-  FetchedError error;
-  if (PyErr_CheckSignals() < 0) {
-    if (raised)
-      PyErr_Clear();
-    else
-      raised.emplace();
-  }
-  error.restore();
+  if (!was_ && passed != before_) run_those_that_wait();
 }
 bool SignalsPass::came() const { return main_ && passed != before_; }
 

@@ -122,8 +122,9 @@ void rewrite(Schedule& s, size_t write_back) {
 }  // namespace
 
 void write_inputs_in_place(Schedule& s, const Options& /*o*/) {
-  for (size_t n = s.plan.steps.size(); n-- > 0;)
-    if (s.plan.steps[n].kind == StepKind::kCopy && s.plan.steps[n].label == kWriteBack) rewrite(s, n);
+  std::vector<Step>& steps = s.plan.steps;
+  for (size_t n = steps.size(); n-- > 0; n = std::min(n, steps.size()))  // two may go at once
+    if (steps[n].kind == StepKind::kCopy && steps[n].label == kWriteBack) rewrite(s, n);
 }
 
 }  // namespace flashover::planner

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,3 +100,21 @@ def test_a_list_that_grows_in_the_walk() -> None:
         return y, seen, a
 
     assert flashover.compile(f)(torch.ones(3))[1:] == f(torch.ones(3))[1:]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [zip, itertools.chain, itertools.product, itertools.zip_longest, lambda: np.ndindex()],
+    ids=["zip", "chain", "product", "zip_longest", "ndindex"],
+)
+def test_iterators_over_nothing(make: Callable[[], Any]) -> None:
+    """Their state has no items."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        it = make()
+        y = x.cos()
+        stop()
+        return y, it
+
+    assert list(flashover.compile(f)(torch.ones(3))[1]) == list(make())
+    assert list(flashover.compile(lambda x: (x + 1, make()))(torch.ones(3))[1]) == list(make())

@@ -1,8 +1,10 @@
 """What C code and library code reads of the program's objects by itself is seen: later calls get the state of then."""
 
+import linecache
 import operator
 import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,3 +61,13 @@ def test_what_an_operators_schema_says() -> None:
         for argument in schema.arguments:
             assert single(argument) == default(argument)
     assert whole.stats().versions == len(schemas)
+
+
+def test_lines_of_files(tmp_path: Path) -> None:
+    """linecache reads a file once, and again once it is told to look."""
+    path = tmp_path / "text"
+    compiled = flashover.compile(lambda x: (x + 1, linecache.getline(str(path), 1)))
+    for text in ("one\n", "two\n", "three\n"):
+        path.write_text(text)
+        linecache.clearcache()
+        assert compiled(torch.ones(2))[1] == text

@@ -143,3 +143,15 @@ def test_tensors_made_in_inference_mode() -> None:
             assert shared == [
                 a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in want for b in want
             ]
+
+
+def test_an_argument_without_a_hash_is_an_error() -> None:
+    def f(x: torch.Tensor, key: Any) -> Any:
+        try:
+            return x + 1, table(key)
+        except TypeError as e:
+            return x - 1, str(e)
+
+    for key in ([3], (1, {2: 3})):
+        y, text = flashover.compile(f)(torch.ones(2), key)
+        assert text.startswith("unhashable type") and y.tolist() == [0.0, 0.0]

@@ -257,6 +257,8 @@ def calls_of_functions() -> dict[str, Callable[[Any], Any]]:
         ),
         "scalars": lambda x: (x.sum() * x, x.max() + 1, np.float32(2) * x, x * np.float64(2), x[0, 1] + x[1, 1]),
         "powers": lambda x: (x**2, x**3, x**0.5, abs(x) ** 1.5, 2**x, x**-1, x**1),
+        "squares": lambda x: (x**2, x[0, 0] ** 2, x**2.0, x**True),
+        "special methods": lambda x: (x.__getitem__(0), x.__add__(x), x.__len__()),
         "operators": lambda x: (-x, abs(x), +x, x // 2, x % 3, 7 - x, x / 2, x == x.T, x != 1, x < 3, x @ x),
         "bits": lambda x: (x & 1, x | x.T, x ^ 3, ~x, x << 1, x >> 2),
         "rows": lambda x: ([row.sum() for row in x], list(zip(x, x.T, strict=True)), sum(x), max(x.shape)),
@@ -394,6 +396,8 @@ def test_breaks() -> None:
     agrees(lambda x: x.tolist(), lambda k: np.array([1, "a"], dtype=object), whole=False)
     agrees(lambda x: np.random.default_rng(0).random(3) + x, array(3), whole=False)
     agrees(lambda x: x.astype(np.int8), array(3, 4), whole=False)
+
+    agrees(lambda x: (x.__array__() + 1, (x + 1).__contains__(2.0), x.__sizeof__()), array(3), whole=False)
 
     def reads_only(x: np.ndarray) -> Any:
         y = np.broadcast_to(x, (2, 3))

@@ -74,18 +74,23 @@ print(c(torch.ones(3)).tolist(), len(seen))
     assert run(code).split("\n")[:2] == ["interrupted 0", "[9.0, 9.0, 9.0] 1"]
 
 
-def test_an_interrupt_while_an_option_of_torch_is_read_is_not_lost() -> None:
-    """Reading one runs Python code, whose errors mean that there is no such option."""
-    code = """
+@pytest.mark.parametrize(
+    "option", ["recompile_limit", "disable", "accumulated_recompile_limit", "assume_static_by_default"]
+)
+def test_an_interrupt_while_an_option_of_torch_is_read_is_not_lost(option: str) -> None:
+    """Reading one runs Python code, whose errors mean that there is no such option; the next one is read behind it."""
+    code = f"""
 import os, signal, sys, types
 import torch, flashover
+asked = []
 class Config(types.ModuleType):
-    @property
-    def recompile_limit(self):
-        os.kill(os.getpid(), signal.SIGINT)
+    def __getattr__(self, name):
+        if name == {option!r} and name not in asked:
+            os.kill(os.getpid(), signal.SIGINT)
+        asked.append(name)
         for i in range(100):
             pass
-        return 8
+        raise AttributeError(name)
 sys.modules["torch._dynamo.config"] = Config("config")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
@@ -93,6 +98,7 @@ try:
     print("returned")
 except KeyboardInterrupt:
     print("interrupted")
+assert {option!r} in asked, asked
 """
     assert run(code).strip() == "interrupted"
 

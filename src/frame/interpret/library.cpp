@@ -47,9 +47,9 @@ bool hands_argument_on(PyCodeObject* code) {
 
 bool is_library_code(PyCodeObject* code) {
   if (hands_argument_on(code)) return false;
-  static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/",  "/inspect.py",   "/re/_",
-                                                 "/re/__init__.py",   "/typing.py",   "/linecache.py", "/ast.py",
-                                                 "/tokenize.py",      "/traceback.py"};
+  static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/", "/inspect.py", "/re/_",
+                                                 "/re/__init__.py",   "/typing.py",  "/ast.py",     "/tokenize.py",
+                                                 "/traceback.py"};
   // Functions of libraries that only look something up: in which order torch.einsum multiplies, where any is right, and
   // what einops takes for the class of a tensor, which it looks for among its classes and remembers; _slotnames fills a
   // cache in the class, which copy and pickle read.

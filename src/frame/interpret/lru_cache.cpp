@@ -134,6 +134,13 @@ bool CallHandlers::cache_of_changing_numbers(Interpreter& in, const PythonCall& 
   return true;
 }
 
+namespace {
+bool has_no_hash(PyObject* o) {
+  if (!PyTuple_CheckExact(o)) return Py_TYPE(o)->tp_hash == PyObject_HashNotImplemented;
+  return std::any_of(&PyTuple_GET_ITEM(o, 0), &PyTuple_GET_ITEM(o, PyTuple_GET_SIZE(o)), has_no_hash);
+}
+}  // namespace
+
 PyObject* CallHandlers::lru_cache(Interpreter& in, const PythonCall& c) {
   if (!in.recorder.is_old(c.f)) {  // a cache made during the call: what it runs and keeps is the call's own
     for (size_t i = 0; i < c.count(); ++i) in.consume(c.args[i]);
@@ -172,6 +179,9 @@ PyObject* CallHandlers::lru_cache(Interpreter& in, const PythonCall& c) {
   }
   Ref inner = Ref::steal(PyObject_GetAttrString(c.f, "__wrapped__"));
   if (!inner) return nullptr;
+  if (const LruCacheLayout* cache = layout_of_cache(c.f);
+      cache != nullptr && cache->maxsize != 0 && std::any_of(c.args, c.args + c.count(), has_no_hash))
+    return in.call_plain(c.f, c.args, c.nargs, c.kwnames);  // raises
   if (!in.recorder.is_old(inner.get())) in.recorder.constant(inner.get());
   return in.call(inner.get(), c.args, c.nargs, c.kwnames);
 }
