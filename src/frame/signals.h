@@ -10,7 +10,8 @@
 
 namespace flashover::frame {
 
-// Holds the signals with Python handlers while it lives. Only the main thread's do anything.
+// Holds the signals with Python handlers while it lives. Only the main thread's do anything. Handlers that wait run when
+// the outermost one begins; what they raise leaves the call at the next run_signal_handlers(), or behind the hold.
 class HeldSignals {
  public:
   HeldSignals();

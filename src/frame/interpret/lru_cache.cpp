@@ -41,6 +41,11 @@ bool is_key_by_identity(PyObject* o) {
          !(k.module != nullptr && PyObject_TypeCheck(o, k.module));
 }
 
+bool has_no_hash(PyObject* o) {
+  if (!PyTuple_CheckExact(o)) return Py_TYPE(o)->tp_hash == PyObject_HashNotImplemented;
+  return std::any_of(&PyTuple_GET_ITEM(o, 0), &PyTuple_GET_ITEM(o, PyTuple_GET_SIZE(o)), has_no_hash);
+}
+
 // Where a function is written; empty: nobody knows.
 std::string_view file_of_function(PyObject* function) {
   const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function))->co_filename);
@@ -133,13 +138,6 @@ bool CallHandlers::cache_of_changing_numbers(Interpreter& in, const PythonCall& 
   *result = in.call(inner.get(), c.args, c.nargs, c.kwnames);
   return true;
 }
-
-namespace {
-bool has_no_hash(PyObject* o) {
-  if (!PyTuple_CheckExact(o)) return Py_TYPE(o)->tp_hash == PyObject_HashNotImplemented;
-  return std::any_of(&PyTuple_GET_ITEM(o, 0), &PyTuple_GET_ITEM(o, PyTuple_GET_SIZE(o)), has_no_hash);
-}
-}  // namespace
 
 PyObject* CallHandlers::lru_cache(Interpreter& in, const PythonCall& c) {
   if (!in.recorder.is_old(c.f)) {  // a cache made during the call: what it runs and keeps is the call's own

@@ -9,7 +9,6 @@
 
 namespace flashover::frame {
 
-// Reads some state of the process or the thread that may be another one on the next call.
 namespace {
 bool is_list_of_atoms(PyObject* o) {
   if (!PyList_CheckExact(o)) return false;
@@ -19,6 +18,7 @@ bool is_list_of_atoms(PyObject* o) {
 }
 }  // namespace
 
+// Reads some state of the process or the thread that may be another one on the next call.
 PyObject* do_state(const NativeCall& c) {
   Ref result = Ref::steal(c.run());
   if (!result) return nullptr;
